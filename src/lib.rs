@@ -30,3 +30,8 @@ pub mod server;
 pub mod signal;
 #[cfg(feature = "test-util")]
 pub mod testing;
+
+pub use budget::{Budget, BudgetError, DurationError, Grace, Overrun, Plan, parse_duration};
+pub use escalation::{Escalation, Step};
+pub use phase::Phase;
+pub use trigger::Signal;
