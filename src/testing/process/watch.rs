@@ -1,6 +1,7 @@
 //! The threads that read, await and reap a process, whatever the test's runtime does meanwhile.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
@@ -118,9 +119,11 @@ impl Watch {
         // Opened again by its name in /proc, a pipe's reading end gives a writing one.
         let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
         let sender = tokio::net::unix::pipe::OpenOptions::new().open_sender(path)?;
+        // Written to without tokio, which would first have to be told that there is room.
+        let mut sender = File::from(sender.into_nonblocking_fd()?);
         for chunk in [&[b'\n'; 4096][..], b"\n"] {
             loop {
-                match sender.try_write(chunk) {
+                match sender.write(chunk) {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error),
