@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::time::{Instant as Deadline, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant as Deadline, sleep_until, timeout};
 
 use super::error::ProcessError;
 use super::exit::{Exit, Line, Stream, transcript};
@@ -142,15 +142,14 @@ impl Running {
     ///
     /// As for [`wait`](Running::wait).
     pub async fn stop(self, by: Supervisor) -> Exit {
-        let decided = Deadline::now();
         // A process may end during the preStop hook as well.
         let mut changes = self.watch.changes();
         let before = async { while !self.has_ended() && changes.changed().await.is_ok() {} };
-        let _ = timeout_at(decided + by.before, before).await;
+        let _ = timeout(by.before, before).await;
         for &signal in by.signals {
             self.signal(signal);
         }
-        self.killed_at(decided + by.kill).await
+        self.killed_at(Deadline::now() + (by.kill - by.before)).await
     }
 
     /// [`stop`](Running::stop) by a [kubelet](Supervisor::kubelet) without a preStop hook.
