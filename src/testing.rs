@@ -1,1 +1,6 @@
-//! Not written yet.
+//! The harness: what a test needs to judge how a program stops.
+//!
+//! [`process`] starts a real program and plays the platform that stops it.
+
+#[cfg(unix)]
+pub mod process;
