@@ -1,0 +1,1 @@
+//! A queue within one process, on tokio's clock.
