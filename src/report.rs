@@ -1,1 +1,434 @@
-//! Not written yet.
+//! What became of everything: for the operator at night, for a program, and for the exit code.
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::outcome::Outcome;
+use crate::phase::Phase;
+use crate::trigger::{Leave, Reason, Signal};
+
+/// What became of every piece of work, every hook and every task of a stop.
+///
+/// It is cheap to clone; all callers of the same stop get the same one.
+#[derive(Clone)]
+pub struct Report(Arc<Told>);
+
+struct Told {
+    facts: Facts,
+    leave: Option<Leave>,
+}
+
+/// What the coordinator found out.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) reason: Reason,
+    pub(crate) later: Vec<(Duration, Reason)>,
+    pub(crate) forced: Option<(Duration, Signal)>,
+    pub(crate) phases: Vec<PhaseReport>,
+    pub(crate) hooks: Vec<HookReport>,
+    pub(crate) tasks: Vec<TaskReport>,
+    pub(crate) gates: Vec<GateReport>,
+    pub(crate) lost: Vec<LostItem>,
+    pub(crate) took: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) advice: Vec<String>,
+}
+
+/// How a phase went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PhaseReport {
+    /// The phase.
+    pub phase: Phase,
+    /// Whether it was done, ran out of time, or was forced.
+    pub outcome: Outcome,
+    /// When it began, from the trigger.
+    pub began: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// When it had to end at the latest, from the trigger.
+    pub deadline: Duration,
+}
+
+/// How a hook went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HookReport {
+    /// The hook's name.
+    pub name: String,
+    /// The phase in which it ran.
+    pub phase: Phase,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What its error or its panic said.
+    pub error: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// How a task went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TaskReport {
+    /// The task's name.
+    pub name: String,
+    /// How it ended; [`Outcome::Overdue`] and [`Outcome::Forced`] when it had to be aborted.
+    pub outcome: Outcome,
+    /// What its error or its panic said.
+    pub error: Option<String>,
+    /// How long it ran.
+    pub took: Duration,
+    /// Whether its future is still there: aborted, but its thread has not come back.
+    pub stuck: bool,
+}
+
+/// A gate's ledger: `held + let_in = finished + handed_back + cut + lost`.
+///
+/// `held` is what was in the gate when it closed, `let_in` what work that was in brought in after that.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GateReport {
+    /// The gate's name.
+    pub name: String,
+    /// What was in the gate when it closed.
+    pub held: usize,
+    /// Children of work in flight that were let in after it closed.
+    pub let_in: usize,
+    /// What was finished.
+    pub finished: usize,
+    /// What was handed back through the re-enqueue callback.
+    pub handed_back: usize,
+    /// Peers that were cut, by the state they were in.
+    pub cut: Vec<(String, usize)>,
+    /// What was neither finished nor handed back.
+    pub lost: usize,
+    /// Of what was lost: what is still running, by name and age, where the gate keeps these.
+    pub still: Vec<String>,
+    /// Items whose future would not end and that were given to the *still running* callback, counted under `handed_back`.
+    pub still_running: usize,
+}
+
+/// An item that could not be handed back and went to the last-resort sink.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LostItem {
+    /// The gate that let it in.
+    pub gate: String,
+    /// The item's name, or its number in order of admission.
+    pub item: String,
+    /// Why it could not be handed back.
+    pub why: String,
+}
+
+// === impl Report ===
+
+impl Report {
+    pub(crate) fn new(facts: Facts, leave: Option<Leave>) -> Self {
+        Report(Arc::new(Told { facts, leave }))
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.0.facts
+    }
+
+    /// Why the program stopped: the first reason.
+    pub fn reason(&self) -> &Reason {
+        &self.facts().reason
+    }
+
+    /// Reasons that came later, with the time since the trigger.
+    pub fn later_reasons(&self) -> &[(Duration, Reason)] {
+        &self.facts().later
+    }
+
+    /// The signal that forced the stop, with the time since the trigger.
+    pub fn forced(&self) -> Option<(Duration, Signal)> {
+        self.facts().forced
+    }
+
+    /// All five phases, in their order.
+    pub fn phases(&self) -> &[PhaseReport] {
+        &self.facts().phases
+    }
+
+    /// One phase.
+    pub fn phase(&self, phase: Phase) -> Option<&PhaseReport> {
+        self.phases().iter().find(|report| report.phase == phase)
+    }
+
+    /// All hooks, in the order in which they ended.
+    pub fn hooks(&self) -> &[HookReport] {
+        &self.facts().hooks
+    }
+
+    /// The first hook of that name.
+    pub fn hook(&self, name: &str) -> Option<&HookReport> {
+        self.hooks().iter().find(|hook| hook.name == name)
+    }
+
+    /// All tasks, in the order in which they were registered.
+    pub fn tasks(&self) -> &[TaskReport] {
+        &self.facts().tasks
+    }
+
+    /// The first task of that name.
+    pub fn task(&self, name: &str) -> Option<&TaskReport> {
+        self.tasks().iter().find(|task| task.name == name)
+    }
+
+    /// The ledgers of all gates, in the order in which they were made.
+    pub fn gates(&self) -> &[GateReport] {
+        &self.facts().gates
+    }
+
+    /// The ledger of the first gate of that name.
+    pub fn gate(&self, name: &str) -> Option<&GateReport> {
+        self.gates().iter().find(|gate| gate.name == name)
+    }
+
+    /// Items that could not be handed back, by name.
+    pub fn lost(&self) -> &[LostItem] {
+        &self.facts().lost
+    }
+
+    /// How long the stop took, from the trigger.
+    pub fn took(&self) -> Duration {
+        self.facts().took
+    }
+
+    /// What was left of the grace period.
+    pub fn unused(&self) -> Duration {
+        self.facts().grace.saturating_sub(self.facts().took)
+    }
+
+    /// What to change when the drain was too short, or a limit does not fit.
+    pub fn advice(&self) -> &[String] {
+        &self.facts().advice
+    }
+
+    /// Whether everything was done in time, without force, failure or loss. Handed back is fine.
+    pub fn is_clean(&self) -> bool {
+        self.code() == 0
+    }
+
+    /// The exit code: 1 when a hook failed, work was lost, a task failed or had to be aborted, or the start-up failed;
+    /// else 128 + n when signal n forced the stop; else 0.
+    pub fn code(&self) -> u8 {
+        let facts = self.facts();
+        let bad_hook = facts.hooks.iter().any(|hook| hook.outcome != Outcome::Finished);
+        let bad_task = facts
+            .tasks
+            .iter()
+            .any(|task| matches!(task.outcome, Outcome::Failed | Outcome::Panicked | Outcome::Overdue));
+        let lost = !facts.lost.is_empty() || facts.gates.iter().any(|gate| gate.lost > 0);
+        if facts.reason.is_failure() || bad_hook || bad_task || lost {
+            1
+        } else if let Some((_, signal)) = facts.forced {
+            128_u8.saturating_add(signal.number())
+        } else {
+            0
+        }
+    }
+
+    /// [`Report::code`], for `main` to return.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    /// Prints the report to standard error. A closed pipe or a full disk is passed over: there is nobody to tell.
+    pub fn print(&self) {
+        let text = self.to_string();
+        let mut err = std::io::stderr().lock();
+        let _ = err.write_all(text.as_bytes());
+        let _ = err.flush();
+    }
+
+    /// Leaves the process with [`Report::code`] at once: no destructor, no thread and no blocking task can hold it.
+    pub fn exit(&self) -> ! {
+        let _ = std::io::stdout().flush();
+        if let Some(leave) = &self.0.leave {
+            leave(self.code());
+        }
+        std::process::exit(i32::from(self.code()))
+    }
+
+    /// The report as one JSON object; times are in milliseconds from the trigger.
+    #[cfg(feature = "serde_json")]
+    pub fn to_json(&self) -> String {
+        json::report(self).to_string()
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.facts().fmt(f)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let facts = self.facts();
+        writeln!(
+            f,
+            "stopped: {} | {} of {} | exit code {}",
+            facts.reason,
+            Seconds(facts.took),
+            Seconds(facts.grace),
+            self.code()
+        )?;
+        for (at, reason) in &facts.later {
+            writeln!(f, "  {:>9}  {reason}", Since(*at))?;
+        }
+        if let Some((at, signal)) = facts.forced {
+            writeln!(f, "  {:>9}  forced by {signal}", Since(at))?;
+        }
+        for phase in &facts.phases {
+            writeln!(
+                f,
+                "  {:>9}  {:<12} {:<9} after {}, had until {}",
+                Since(phase.began),
+                phase.phase,
+                phase.outcome,
+                Seconds(phase.took),
+                Since(phase.deadline)
+            )?;
+            for hook in facts.hooks.iter().filter(|hook| hook.phase == phase.phase) {
+                write!(f, "  {:>9}    {} {} after {}", "", hook.name, hook.outcome, Seconds(hook.took))?;
+                writeln!(f, "{}", Because(&hook.error))?;
+            }
+        }
+        for task in &facts.tasks {
+            let stuck = if task.stuck { ", and would not stop" } else { "" };
+            write!(f, "  task {}: {} after {}{stuck}", task.name, task.outcome, Seconds(task.took))?;
+            writeln!(f, "{}", Because(&task.error))?;
+        }
+        for gate in &facts.gates {
+            gate.fmt(f)?;
+        }
+        for item in &facts.lost {
+            writeln!(f, "  LOST {} of {}: {}", item.item, item.gate, item.why)?;
+        }
+        for line in &facts.warnings {
+            writeln!(f, "  warning: {line}")?;
+        }
+        for line in &facts.advice {
+            writeln!(f, "  advice: {line}")?;
+        }
+        Ok(())
+    }
+}
+
+// === impl GateReport ===
+
+impl GateReport {
+    /// How many peers were cut, in whatever state.
+    pub fn cut_in_all(&self) -> usize {
+        self.cut.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Whether the ledger adds up.
+    pub fn adds_up(&self) -> bool {
+        self.held + self.let_in == self.finished + self.handed_back + self.cut_in_all() + self.lost
+    }
+}
+
+impl fmt::Display for GateReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  gate {}: {} held", self.name, self.held)?;
+        if self.let_in > 0 {
+            write!(f, " + {} let in", self.let_in)?;
+        }
+        write!(f, " = {} finished + {} handed back", self.finished, self.handed_back)?;
+        if self.still_running > 0 {
+            write!(f, " ({} of them still running)", self.still_running)?;
+        }
+        if !self.cut.is_empty() {
+            let states: Vec<String> = self.cut.iter().map(|(state, count)| format!("{count} {state}")).collect();
+            write!(f, " + {} cut ({})", self.cut_in_all(), states.join(", "))?;
+        }
+        writeln!(f, " + {} lost", self.lost)?;
+        for unit in &self.still {
+            writeln!(f, "    still in flight: {unit}")?;
+        }
+        Ok(())
+    }
+}
+
+struct Seconds(Duration);
+struct Since(Duration);
+struct Because<'a>(&'a Option<String>);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.3} s", self.0.as_secs_f64()))
+    }
+}
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("+{:.3} s", self.0.as_secs_f64()))
+    }
+}
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(error) => write!(f, ": {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(feature = "serde_json")]
+mod json {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::Report;
+
+    fn ms(duration: Duration) -> f64 {
+        (duration.as_secs_f64() * 1e6).round() / 1e3
+    }
+
+    pub(super) fn report(report: &Report) -> Value {
+        let facts = report.facts();
+        json!({
+            "reason": facts.reason.to_string(),
+            "later_reasons": facts.later.iter()
+                .map(|(at, reason)| json!({"at_ms": ms(*at), "reason": reason.to_string()})).collect::<Vec<_>>(),
+            "forced": facts.forced.map(|(at, signal)| json!({"at_ms": ms(at), "signal": signal.to_string()})),
+            "took_ms": ms(facts.took),
+            "grace_ms": ms(facts.grace),
+            "unused_ms": ms(report.unused()),
+            "exit_code": report.code(),
+            "phases": facts.phases.iter().map(|phase| json!({
+                "phase": phase.phase.as_str(), "outcome": phase.outcome.as_str(), "began_ms": ms(phase.began),
+                "took_ms": ms(phase.took), "deadline_ms": ms(phase.deadline),
+            })).collect::<Vec<_>>(),
+            "hooks": facts.hooks.iter().map(|hook| json!({
+                "name": hook.name, "phase": hook.phase.as_str(), "outcome": hook.outcome.as_str(),
+                "error": hook.error, "took_ms": ms(hook.took),
+            })).collect::<Vec<_>>(),
+            "tasks": facts.tasks.iter().map(|task| json!({
+                "name": task.name, "outcome": task.outcome.as_str(), "error": task.error,
+                "took_ms": ms(task.took), "stuck": task.stuck,
+            })).collect::<Vec<_>>(),
+            "gates": facts.gates.iter().map(|gate| json!({
+                "name": gate.name, "held": gate.held, "let_in": gate.let_in, "finished": gate.finished,
+                "handed_back": gate.handed_back, "still_running": gate.still_running, "lost": gate.lost,
+                "cut": gate.cut.iter().map(|(state, count)| (state.clone(), json!(count)))
+                    .collect::<serde_json::Map<_, _>>(),
+                "still_in_flight": gate.still,
+            })).collect::<Vec<_>>(),
+            "lost": facts.lost.iter()
+                .map(|item| json!({"gate": item.gate, "item": item.item, "why": item.why})).collect::<Vec<_>>(),
+            "warnings": facts.warnings,
+            "advice": facts.advice,
+        })
+    }
+}
