@@ -30,3 +30,7 @@ pub mod server;
 pub mod signal;
 #[cfg(feature = "test-util")]
 pub mod testing;
+
+pub use error::{BoxError, Cancelled, GateClosed, Interrupted, TooLate};
+pub use gate::{Gate, InFlight};
+pub use readiness::Readiness;

@@ -23,7 +23,8 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in their order.
-    pub const ALL: [Phase; 5] = [Phase::Unready, Phase::StopIntake, Phase::Drain, Phase::Requeue, Phase::Close];
+    pub const ALL: [Phase; 5] =
+        [Phase::Unready, Phase::StopIntake, Phase::Drain, Phase::Requeue, Phase::Close];
 
     /// The word that log, report and JSON use.
     pub fn as_str(self) -> &'static str {
