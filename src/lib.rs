@@ -32,6 +32,15 @@ pub mod signal;
 pub mod testing;
 
 pub use budget::{Budget, BudgetError, DurationError, Grace, Overrun, Plan, parse_duration};
+pub use coordinator::{Component, HookOptions, NewError, ShutdownCoordinator, StartError, TaskOptions};
+pub use error::{BoxError, Cancelled, GateClosed, Interrupted, TooLate};
 pub use escalation::{Escalation, Step};
+pub use gate::{Gate, InFlight};
+pub use handle::ShutdownHandle;
+pub use hook::{Deadline, HookCx, IntoResult, Rank};
+pub use intake::{Cx, Done, Intake, Job, Refused, Unfinished, Why};
+pub use outcome::Outcome;
 pub use phase::Phase;
-pub use trigger::Signal;
+pub use readiness::Readiness;
+pub use report::{GateReport, HookReport, LostItem, PhaseReport, Report, TaskReport};
+pub use trigger::{Reason, Signal, Signals};

@@ -1,0 +1,165 @@
+//! What a gate's place in a coordinator gives it: a runtime, the drain's end, and the counts of its ledger.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::{Gate, InFlight};
+use crate::budget::Overrun;
+
+/// Hands back what a gate let in and what was not finished.
+pub(crate) trait Returns: Send + Sync {
+    /// The names of up to `most` items that are neither finished nor handed back; nothing rather than a wait.
+    fn names(&self, most: usize) -> Vec<String>;
+
+    /// Waits until every item is finished, handed back or lost.
+    fn settled(&self) -> Settled<'_>;
+
+    /// Takes away what has not ended, gives it to the *still running* callback, and waits for that.
+    fn still_running(self: Arc<Self>) -> Settled<'static>;
+
+    /// Ends all callbacks: what they have not brought back is lost, by name.
+    fn give_up(&self);
+}
+
+pub(crate) type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// When the drain ends, once that is known; shared by the gates of a coordinator.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DrainEnd(Arc<Mutex<Option<Instant>>>);
+
+/// The counts are of what happened after the close: before it, nothing has to add up.
+pub(crate) struct Seat {
+    pub(crate) runtime: Option<Handle>,
+    /// How many shields are up.
+    pub(crate) shields: AtomicUsize,
+    drain_end: DrainEnd,
+    returns: Mutex<Option<Weak<dyn Returns>>>,
+    task_limit: Mutex<(Option<Duration>, Overrun)>,
+    handed_back: AtomicUsize,
+    still_running: AtomicUsize,
+    /// Given up as still running, their guards not dropped: counted elsewhere in the ledger already.
+    accounted: AtomicUsize,
+    lost: Mutex<Vec<(String, String)>>,
+    cut: Mutex<BTreeMap<&'static str, usize>>,
+}
+
+// === impl DrainEnd ===
+
+impl DrainEnd {
+    pub(crate) fn set(&self, at: Instant) {
+        *lock(&self.0) = Some(at);
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        lock(&self.0).map(|at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+// === impl Seat ===
+
+impl Seat {
+    pub(super) fn new(runtime: Option<Handle>, drain_end: DrainEnd) -> Self {
+        Seat {
+            runtime,
+            shields: AtomicUsize::new(0),
+            drain_end,
+            returns: Mutex::new(None),
+            task_limit: Mutex::new((None, Overrun::default())),
+            handed_back: AtomicUsize::new(0),
+            still_running: AtomicUsize::new(0),
+            accounted: AtomicUsize::new(0),
+            lost: Mutex::new(Vec::new()),
+            cut: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    pub(crate) fn attach(&self, returns: Weak<dyn Returns>) {
+        *lock(&self.returns) = Some(returns);
+    }
+
+    pub(crate) fn returns(&self) -> Option<Arc<dyn Returns>> {
+        lock(&self.returns).as_ref().and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn set_task_limit(&self, limit: Option<Duration>, overrun: Overrun) {
+        *lock(&self.task_limit) = (limit, overrun);
+    }
+
+    pub(crate) fn task_limit(&self) -> (Option<Duration>, Overrun) {
+        *lock(&self.task_limit)
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.drain_end.remaining()
+    }
+
+    /// An item went back; its guard ends here.
+    pub(crate) fn handed_back(&self, guard: InFlight) {
+        if guard.leave() {
+            self.handed_back.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// An item was given up as still running; its guard is somewhere on its thread.
+    pub(crate) fn account(&self) {
+        self.accounted.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The thread of an item that was given up has come back after all.
+    pub(crate) fn back_after_all(&self, guard: InFlight) {
+        drop(guard);
+        self.accounted.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// An item that may still be running was taken over by the callback for these.
+    pub(crate) fn taken_over(&self) {
+        self.handed_back.fetch_add(1, Ordering::AcqRel);
+        self.still_running.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn lost(&self, item: String, why: &str) {
+        lock(&self.lost).push((item, why.to_owned()));
+    }
+
+    pub(crate) fn cut(&self, state: &'static str) {
+        *lock(&self.cut).entry(state).or_default() += 1;
+    }
+
+    pub(crate) fn handed_back_count(&self) -> usize {
+        self.handed_back.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn still_running_count(&self) -> usize {
+        self.still_running.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn accounted_count(&self) -> usize {
+        self.accounted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lost_items(&self) -> Vec<(String, String)> {
+        lock(&self.lost).clone()
+    }
+
+    pub(crate) fn cuts(&self) -> Vec<(String, usize)> {
+        lock(&self.cut).iter().map(|(state, count)| ((*state).to_owned(), *count)).collect()
+    }
+}
+
+impl Gate {
+    /// The time until the drain is over; `None` as long as no stop has begun, and for a gate of its own.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.seat().remaining()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
