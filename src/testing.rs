@@ -1,1 +1,4 @@
 //! Not written yet.
+
+#[doc(hidden)]
+pub mod model_rules;
