@@ -305,9 +305,12 @@ impl<T: Send + Sync + 'static> Job<T> {
     /// [`TooLate`] when the item was given up before: somebody else may have it by now.
     pub fn finish(mut self) -> Result<(), TooLate> {
         let Some(held) = self.held.take() else { return Err(TooLate) };
-        let first = held.item.end(FINISHED);
-        held.core.job_is_gone(&held.item);
-        if first { Ok(()) } else { Err(TooLate) }
+        if held.item.end(FINISHED) {
+            held.core.finished(&held.item, held.guard);
+            return Ok(());
+        }
+        held.core.back_after_all(&held.item, held.guard);
+        Err(TooLate)
     }
 
     /// Hands the item back now, through the re-enqueue callback.
@@ -331,11 +334,11 @@ impl<T: Send + Sync + 'static> Job<T> {
 
     fn return_item(&mut self, why: Why) {
         let Some(held) = self.held.take() else { return };
-        held.item.why.store(why as u8, Ordering::Relaxed);
         if held.item.end(OWED) {
+            held.item.why.store(why as u8, Ordering::Relaxed);
             Core::owe(&held.core, held.item, held.guard);
         } else {
-            held.core.job_is_gone(&held.item);
+            held.core.back_after_all(&held.item, held.guard);
         }
     }
 }
@@ -379,8 +382,8 @@ async fn until_cut<T: Send + Sync + 'static, F: Future>(
     held: &Held<T>,
     cx: &Cx,
 ) -> Ended<F::Output> {
-    let mut cancelled = pin!(held.guard.cancelled());
-    let mut cut = pin!(held.guard.cut());
+    let mut cancelled = pin!(held.guard.hard_signal());
+    let mut cut = pin!(held.guard.cut_signal());
     let limit = held.core.config().limit;
     let mut overran = pin!(async move {
         match limit {

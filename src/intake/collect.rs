@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use super::{Cx, HANDED, Held, Item, Job, LIVE, LOST, OWED, Unfinished, Why};
 use crate::budget::Overrun;
 use crate::error::BoxError;
-use crate::gate::{Gate, InFlight, Returns};
-use crate::hook::caught;
+use crate::gate::{Gate, InFlight, Returns, Settled};
+use crate::hook::{caught, panic_message};
 use crate::latch::Latch;
 
 /// How many calls of a single callback run side by side when nothing is said.
@@ -64,9 +64,10 @@ pub(super) struct Config<T> {
 struct Book<T> {
     items: Vec<Slot<T>>,
     free: u32,
-    filled: usize,
-    /// Items whose handlers have not ended.
-    running: usize,
+    /// Items that have not ended.
+    live: usize,
+    /// Items that are neither finished nor handed back nor lost.
+    unsettled: usize,
     admitted: u64,
     owed: Vec<Owed<T>>,
     collecting: bool,
@@ -104,8 +105,8 @@ impl<T: Send + Sync + 'static> Core<T> {
             book: Mutex::new(Book {
                 items: Vec::new(),
                 free: NONE,
-                filled: 0,
-                running: 0,
+                live: 0,
+                unsettled: 0,
                 admitted: 0,
                 owed: Vec::new(),
                 collecting: false,
@@ -157,23 +158,32 @@ impl<T: Send + Sync + 'static> Core<T> {
         Job { held: Some(Held { core: Arc::clone(self), item, guard }) }
     }
 
-    /// The job has ended, and its item is settled, or is somebody else's to settle.
-    pub(super) fn job_is_gone(&self, item: &Item<T>) {
+    /// The job's item is finished.
+    pub(super) fn finished(&self, item: &Item<T>, guard: InFlight) {
         let gone = {
             let mut book = self.book();
-            book.running -= 1;
+            book.live -= 1;
+            book.unsettled -= 1;
             book.remove(item.slot)
         };
         // The item's own drop may be anything: not under the lock.
         drop(gone);
+        drop(guard);
         self.settled.notify_one();
+    }
+
+    /// The job has ended whose item had been given up as still running.
+    pub(super) fn back_after_all(&self, item: &Item<T>, guard: InFlight) {
+        let gone = self.book().remove(item.slot);
+        drop(gone);
+        self.gate.seat().back_after_all(guard);
     }
 
     /// Takes the item of a job that has ended; brings up a collector where none is at work.
     pub(super) fn owe(core: &Arc<Self>, item: Arc<Item<T>>, guard: InFlight) {
         let start = {
             let mut book = core.book();
-            book.running -= 1;
+            book.live -= 1;
             book.owed.push(Owed { item, guard });
             !std::mem::replace(&mut book.collecting, true)
         };
@@ -198,17 +208,22 @@ impl<T: Send + Sync + 'static> Core<T> {
             .unwrap_or_else(|| format!("#{}", item.number))
     }
 
-    /// The item reached its queue.
-    fn handed(&self, owed: Owed<T>) {
-        if owed.item.settle(HANDED) {
-            tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(&owed.item),
-                why = owed.item.why().as_str(), "item.requeued");
-            self.book().remove(owed.item.slot);
-            self.gate.seat().handed_back(owed.guard);
-        } else {
-            drop(owed.guard);
+    /// The item reached its queue; without a guard it may still be running.
+    fn handed(&self, item: &Arc<Item<T>>, guard: Option<InFlight>) {
+        let seat = self.gate.seat();
+        if item.settle(HANDED) {
+            tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
+                why = item.why().as_str(), "item.requeued");
+            match guard {
+                Some(guard) => {
+                    let gone = self.book().remove(item.slot);
+                    drop(gone);
+                    seat.handed_back(guard);
+                }
+                None => seat.taken_over(),
+            }
+            self.settle_one();
         }
-        self.settled.notify_one();
     }
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
@@ -216,27 +231,76 @@ impl<T: Send + Sync + 'static> Core<T> {
         if item.settle(LOST) {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
-            if let Some(sink) = self.config().last_resort.clone() {
+            let sink = self.config().last_resort.clone();
+            if let Some(sink) = sink {
                 // A panicking sink must not take the other items with it.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| sink(&item.value, why)));
             }
             self.gate.seat().lost(name, why);
+            if guard.is_some() {
+                let gone = self.book().remove(item.slot);
+                drop(gone);
+            }
+            self.settle_one();
         }
-        if let Some(guard) = guard {
-            self.book().remove(item.slot);
-            self.gate.seat().lost_guard(guard);
-        }
+    }
+
+    fn settle_one(&self) {
+        self.book().unsettled -= 1;
         self.settled.notify_one();
     }
 
     /// At a stop: waits a little for items that come at the same time, so that they go back in their old order.
     async fn stragglers(&self) {
         for _ in 0..STRAGGLER_WAITS {
-            if !self.gate.is_cancelled() || self.book().running == 0 {
+            if !self.gate.is_cancelled() || self.book().live == 0 {
                 return;
             }
             if tokio::time::timeout(STRAGGLERS, self.arrived.notified()).await.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Gives an item that may still be running to the callback for these.
+    async fn take_over(self: Arc<Self>, item: Arc<Item<T>>, callback: Option<OneCallback<T>>) {
+        let Some(callback) = callback else {
+            return self.lose(&item, None, "its handler would not stop, and there is no callback for that");
+        };
+        let again = || callback(Unfinished { item: Arc::clone(&item) });
+        match self.until_done(again).await {
+            Ok(()) => self.handed(&item, None),
+            Err(why) => self.lose(&item, None, &why),
+        }
+    }
+
+    /// Calls until it worked; the last error once that is given up.
+    async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), String> {
+        let mut why = None;
+        let mut pause = FIRST_RETRY;
+        loop {
+            // The call itself may panic before there is a future.
+            let called = std::panic::catch_unwind(AssertUnwindSafe(&mut call));
+            let called: Call = called.unwrap_or_else(|panic| {
+                let message = panic_message(&*panic);
+                Box::pin(async move { Err(message.into()) })
+            });
+            tokio::select! {
+                biased;
+                (_, error) = caught(called) => match error {
+                    None => return Ok(()),
+                    Some(error) => why = Some(error),
+                },
+                () = self.give_up.fired() => {
+                    return Err(why.unwrap_or_else(|| "the callback was not done in time".to_owned()));
+                }
+            }
+            let error = why.as_deref().unwrap_or_default();
+            tracing::warn!(target: "winddown", gate = self.gate.name(), error, "requeue.failed");
+            tokio::select! {
+                biased;
+                () = self.give_up.fired() => return Err(why.unwrap_or_default()),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_RETRY),
             }
         }
     }
@@ -247,35 +311,18 @@ impl<T: Send + Sync + 'static> Core<T> {
         owed
     }
 
-    /// Calls back until it worked or is given up; what is left is dropped into the last resort.
+    /// Brings items back, or loses them by name.
     async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
         let mut load = Load { core: &self, owed, why: None };
-        let mut pause = FIRST_RETRY;
-        loop {
-            let items = load.owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
-            let call = (self.callback)(items);
-            let (_, error) = tokio::select! {
-                biased;
-                ended = caught(call) => ended,
-                () = self.give_up.fired() => {
-                    load.why.get_or_insert_with(|| "the callback was not done in time".to_owned());
-                    return;
-                }
-            };
-            let Some(error) = error else {
+        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
+        let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
+        match done {
+            Ok(()) => {
                 for owed in std::mem::take(&mut load.owed) {
-                    self.handed(owed);
+                    self.handed(&owed.item, Some(owed.guard));
                 }
-                return;
-            };
-            tracing::warn!(target: "winddown", gate = self.gate.name(), items = load.owed.len(), error,
-                "requeue.failed");
-            load.why = Some(error);
-            tokio::select! {
-                biased;
-                () = self.give_up.fired() => return,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_RETRY),
             }
+            Err(why) => load.why = Some(why),
         }
     }
 }
@@ -376,23 +423,36 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
         items.iter().map(|item| self.name(item)).collect()
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn settled(&self) -> Settled<'_> {
         Box::pin(async move {
             loop {
+                // Made before the look, so that what settles in between is not missed.
                 let settled = self.settled.notified();
-                {
-                    let book = self.book();
-                    if book.running == 0 && book.filled == 0 {
-                        return;
-                    }
+                if self.book().unsettled == 0 {
+                    return;
                 }
                 settled.await;
             }
         })
     }
 
-    fn still_running(&self) -> Vec<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        Vec::new()
+    fn still_running(self: Arc<Self>) -> Settled<'static> {
+        let stuck: Vec<Arc<Item<T>>> = {
+            let mut book = self.book();
+            let stuck: Vec<Arc<Item<T>>> = book.items().filter(|item| item.end(OWED)).map(Arc::clone).collect();
+            book.live -= stuck.len();
+            stuck
+        };
+        for item in &stuck {
+            item.why.store(Why::StillRunning as u8, Ordering::Relaxed);
+            self.gate.seat().account();
+        }
+        let callback = self.config().still_running.clone();
+        Box::pin(async move {
+            let calls: FuturesUnordered<_> =
+                stuck.into_iter().map(|item| Arc::clone(&self).take_over(item, callback.clone())).collect();
+            calls.for_each(|()| std::future::ready(())).await;
+        })
     }
 
     fn give_up(&self) {
@@ -413,8 +473,8 @@ impl<T> Book<T> {
             }
             None => self.items.push(entry),
         }
-        self.filled += 1;
-        self.running += 1;
+        self.live += 1;
+        self.unsettled += 1;
     }
 
     fn remove(&mut self, slot: u32) -> Option<Arc<Item<T>>> {
@@ -422,7 +482,6 @@ impl<T> Book<T> {
         match std::mem::replace(place, Slot::Free(self.free)) {
             Slot::Item(item) => {
                 self.free = slot;
-                self.filled -= 1;
                 Some(item)
             }
             free => {
