@@ -14,7 +14,7 @@ pub use self::plan::{Grace, Overrun, Plan};
 
 pub(crate) use self::duration::Human;
 
-use self::plan::Rungs;
+use self::plan::{Granted, Rungs};
 use self::table::divide;
 
 /// The grace that is assumed where nothing better is known.
@@ -46,15 +46,13 @@ const FORCED: Duration = Duration::from_secs(2);
 /// assert_eq!(plan.drain_limit(), Duration::from_secs(19));
 ///
 /// let refused = Budget::from_grace_period(Duration::from_secs(10)).drain(Duration::from_secs(9)).plan().unwrap_err();
-/// assert!(refused.to_string().starts_with("drain is 9 s: at most 8 s fit into the grace of 10 s (given by code)"));
+/// assert!(refused.to_string().starts_with("drain is 9 s: at most 8 s fit into the grace of 10 s, given by code"));
 /// # Ok::<(), winddown::BudgetError>(())
 /// ```
 #[derive(Debug, Clone)]
 #[must_use = "a budget does nothing until it is given to a coordinator"]
 pub struct Budget {
-    grace: Grace,
-    granted: Duration,
-    prestop: Duration,
+    granted: Granted,
     prestop_by: &'static str,
     balancer: bool,
     unready: Option<Duration>,
@@ -89,8 +87,8 @@ impl Budget {
 
     /// Sets the time between the platform's signal and its kill.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.granted = grace;
-        self.grace = Grace::Given { by: "code" };
+        self.granted.grace = grace;
+        self.granted.source = Grace::Given { by: "code" };
         self
     }
 
@@ -108,7 +106,7 @@ impl Budget {
         self
     }
 
-    /// Sets how long traffic is still served after readiness has turned false.
+    /// Sets how long traffic is still served after readiness has turned false. Only what a balancer feeds waits that out.
     pub fn unready(mut self, limit: Duration) -> Self {
         self.unready = Some(limit);
         self
@@ -159,11 +157,11 @@ impl Budget {
         }
         self.check_grace()?;
         let rungs = self.rungs();
-        let mut plan = Plan::new(self.grace, self.granted, self.prestop, rungs, self.forced);
+        let mut plan = Plan::new(self.granted, rungs, self.forced);
         let excess = rungs.sum().saturating_sub(plan.kill());
         if !excess.is_zero() {
             let refused = self.too_long(rungs, excess);
-            match self.grace {
+            match self.granted.source {
                 Grace::Given { .. } => return Err(refused.with_ladder(self.ladder(rungs))),
                 Grace::Assumed { .. } => {
                     plan.warn(format!(
@@ -182,7 +180,7 @@ impl Budget {
 
     /// As [`prestop`](Self::prestop), and says which setting an error names.
     pub(crate) fn prestop_by(mut self, prestop: Duration, by: &'static str) -> Self {
-        self.prestop = prestop;
+        self.granted.prestop = prestop;
         self.prestop_by = by;
         self
     }
@@ -193,11 +191,9 @@ impl Budget {
         self
     }
 
-    fn with_grace(granted: Duration, grace: Grace) -> Self {
+    fn with_grace(grace: Duration, source: Grace) -> Self {
         Self {
-            grace,
-            granted,
-            prestop: Duration::ZERO,
+            granted: Granted { grace, source, prestop: Duration::ZERO },
             prestop_by: "prestop",
             balancer: false,
             unready: None,
@@ -211,36 +207,38 @@ impl Budget {
     }
 
     fn check_grace(&self) -> Result<(), BudgetError> {
-        let setting = match self.grace {
-            Grace::Given { by: "code" } | Grace::Assumed { .. } => "grace".to_owned(),
-            Grace::Given { by } => format!("grace ({by})"),
-        };
-        if self.granted.is_zero() {
+        let Granted { grace, prestop, .. } = self.granted;
+        if grace.is_zero() {
             return Err(BudgetError::bounded(
-                setting,
-                self.granted,
+                self.grace_name(),
+                grace,
                 Duration::ZERO,
                 "it must be more than 0 s",
             ));
         }
-        if self.granted > LONGEST_GRACE {
+        if grace > LONGEST_GRACE {
             let why = "it must be at most 8760 h, a year";
-            return Err(BudgetError::bounded(setting, self.granted, LONGEST_GRACE, why));
+            return Err(BudgetError::bounded(self.grace_name(), grace, LONGEST_GRACE, why));
         }
-        if self.prestop >= self.granted {
-            let why = format!(
-                "it must be less than the grace of {} ({}), in which it counts",
-                Human(self.granted),
-                self.grace
-            );
-            return Err(BudgetError::bounded(self.prestop_by, self.prestop, self.granted, why));
+        if prestop >= grace {
+            let whole = Granted { prestop: Duration::ZERO, ..self.granted };
+            let why = format!("it counts in the grace and must be less than that: {whole}");
+            return Err(BudgetError::bounded(self.prestop_by, prestop, grace, why));
         }
         Ok(())
     }
 
+    /// As an error names it: who set it knows where to look.
+    fn grace_name(&self) -> String {
+        match self.granted.source {
+            Grace::Given { by: "code" } | Grace::Assumed { .. } => "grace".to_owned(),
+            Grace::Given { by } => format!("grace ({by})"),
+        }
+    }
+
     fn rungs(&self) -> Rungs {
-        let kill = self.granted.saturating_sub(self.prestop);
-        let told = self.balancer && self.prestop.is_zero();
+        let kill = self.granted.left();
+        let told = self.balancer && self.granted.prestop.is_zero();
         let [unready, requeue, close, margin] = divide(
             kill,
             [
@@ -257,7 +255,6 @@ impl Budget {
     /// Blames the longest of the rungs that were set: it has the most to give. Where even that is too little, the grace
     /// itself is too short.
     fn too_long(&self, rungs: Rungs, excess: Duration) -> BudgetError {
-        let kill = self.granted - self.prestop;
         let set = [
             ("unready", self.unready),
             ("drain", self.drain),
@@ -270,17 +267,13 @@ impl Budget {
         match longest {
             Some((name, limit)) if limit >= excess => {
                 let bound = limit - excess;
-                let why = format!(
-                    "at most {} fit into the grace of {} ({})",
-                    Human(bound),
-                    Human(kill),
-                    self.grace
-                );
+                let why = format!("at most {} fit into the grace of {}", Human(bound), self.granted);
                 BudgetError::bounded(name, limit, bound, why)
             }
             _ => {
                 let needed = rungs.sum();
-                BudgetError::bounded("grace", kill, needed, format!("what is set needs {}", Human(needed)))
+                let why = format!("the ladder needs {}", Human(needed));
+                BudgetError::bounded(self.grace_name(), self.granted.left(), needed, why)
             }
         }
     }
@@ -289,7 +282,7 @@ impl Budget {
     fn ladder(&self, rungs: Rungs) -> String {
         let mut text = String::new();
         let mut end = Duration::ZERO;
-        let kill = self.granted - self.prestop;
+        let kill = self.granted.left();
         for (name, limit) in rungs.named() {
             end = end.saturating_add(limit);
             let over = if end > kill { "  beyond the kill" } else { "" };

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use winddown::platform::Found;
@@ -144,7 +145,7 @@ fn limits_that_add_up_to_more_than_an_assumed_grace_are_cut_with_a_warning() {
     assert_eq!(
         plan.warnings(),
         [
-            "drain is 25 s: at most 8 s fit into the grace of 10 s (assumed (a guess)); the rest is cut: set WINDDOWN_GRACE to \
+            "drain is 25 s: at most 8 s fit into the grace of 10 s, assumed (a guess); the rest is cut: set WINDDOWN_GRACE to \
          what the platform grants"
         ]
     );
@@ -370,6 +371,34 @@ fn a_grace_set_in_code_is_divided_anew() {
     let plan = found(None, None, true, false).budget().grace(s(10)).plan().unwrap();
     assert_eq!(parts(&plan), [0, 8_000, 1_000, 500, 500]);
     assert_eq!(plan.grace(), Grace::Given { by: "code" });
+}
+
+/// The environment is that of a child, since one's own is shared by all tests.
+#[test]
+fn the_environment_is_read() {
+    if std::env::var_os("WINDDOWN_TEST_CHILD").is_some() {
+        println!(
+            "{}",
+            Budget::detect().plan().map_or_else(|refused| refused.to_string(), |plan| plan.to_string())
+        );
+        return;
+    }
+    let says = |settings: &[(&str, &str)]| {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["the_environment_is_read", "--exact", "--nocapture"]).env("WINDDOWN_TEST_CHILD", "1");
+        for name in ["WINDDOWN_GRACE", "WINDDOWN_PRESTOP", "KUBERNETES_SERVICE_HOST"] {
+            child.env_remove(name);
+        }
+        let output = child.envs(settings.iter().copied()).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(says(&[]).contains("grace 10 s, assumed (nothing says otherwise)"));
+    assert!(
+        says(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).contains("grace 30 s, assumed (what Kubernetes")
+    );
+    let both = says(&[("WINDDOWN_GRACE", "20s"), ("WINDDOWN_PRESTOP", "3s")]);
+    assert!(both.contains("grace 20 s less 3 s of preStop, given by WINDDOWN_GRACE"), "{both}");
+    assert!(says(&[("WINDDOWN_GRACE", "soon")]).contains("WINDDOWN_GRACE is `soon`: it must be a duration"));
 }
 
 // === durations ===

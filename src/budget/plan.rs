@@ -29,9 +29,7 @@ const STOP_INTAKE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
-    grace: Grace,
-    granted: Duration,
-    prestop: Duration,
+    granted: Granted,
     kill: Duration,
     // Ends of phases, planned.
     unready: Duration,
@@ -60,6 +58,14 @@ pub enum Grace {
     },
 }
 
+/// What the platform grants, and what of it is used up before its signal comes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Granted {
+    pub(super) grace: Duration,
+    pub(super) source: Grace,
+    pub(super) prestop: Duration,
+}
+
 /// What is to happen with work that can take longer than the drain, by what a repeat costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Overrun {
@@ -86,21 +92,13 @@ pub(super) struct Rungs {
 
 impl Plan {
     /// Counts back from the kill; what does not fit is cut from the top, so the ends never pass the kill or each other.
-    pub(super) fn new(
-        grace: Grace,
-        granted: Duration,
-        prestop: Duration,
-        rungs: Rungs,
-        forced: Duration,
-    ) -> Self {
-        let kill = granted.saturating_sub(prestop);
+    pub(super) fn new(granted: Granted, rungs: Rungs, forced: Duration) -> Self {
+        let kill = granted.left();
         let close = kill.saturating_sub(rungs.margin);
         let requeue = close.saturating_sub(rungs.close);
         let latest = requeue.saturating_sub(rungs.requeue);
         Self {
-            grace,
             granted,
-            prestop,
             kill,
             unready: rungs.unready.min(latest),
             drain: rungs.unready.saturating_add(rungs.drain).min(latest),
@@ -163,7 +161,7 @@ impl Plan {
 
     /// Where the grace period comes from.
     pub fn grace(&self) -> Grace {
-        self.grace
+        self.granted.source
     }
 
     /// The most that [`Phase::StopIntake`] may take from its beginning: the lesser of 1 s and a quarter of the drain.
@@ -219,7 +217,7 @@ impl Plan {
         if value <= drain {
             return Ok(());
         }
-        let hint = match self.grace {
+        let hint = match self.granted.source {
             Grace::Given { .. } => "",
             Grace::Assumed { .. } => "; set WINDDOWN_GRACE if the platform grants more",
         };
@@ -254,11 +252,7 @@ impl Plan {
 /// The ladder: the latest end of each phase, from the trigger.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "grace {}, {}", Human(self.granted), self.grace)?;
-        if !self.prestop.is_zero() {
-            write!(f, ", less {} of preStop", Human(self.prestop))?;
-        }
-        writeln!(f)?;
+        writeln!(f, "grace {}", self.granted)?;
         let mut begin = Duration::ZERO;
         for phase in Phase::ALL {
             let end = self.planned(phase);
@@ -286,6 +280,25 @@ impl fmt::Display for Plan {
             writeln!(f, "  warning: {warning}")?;
         }
         Ok(())
+    }
+}
+
+// === impl Granted ===
+
+impl Granted {
+    /// From the signal to the kill.
+    pub(super) fn left(self) -> Duration {
+        self.grace.saturating_sub(self.prestop)
+    }
+}
+
+impl fmt::Display for Granted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Human(self.grace))?;
+        if !self.prestop.is_zero() {
+            write!(f, " less {} of preStop", Human(self.prestop))?;
+        }
+        write!(f, ", {}", self.source)
     }
 }
 
