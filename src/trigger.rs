@@ -76,6 +76,7 @@ pub struct Signals {
     link: Arc<Link>,
     caught: &'static str,
     leave: Option<Leave>,
+    claimed: bool,
 }
 
 /// How the process is left when exiting is ours: with a code, at once.
@@ -212,7 +213,7 @@ impl fmt::Display for Signal {
 
 impl Signals {
     pub(crate) fn new(link: Arc<Link>, caught: &'static str, leave: Option<Leave>) -> Self {
-        Signals { link, caught, leave }
+        Signals { link, caught, leave, claimed: false }
     }
 
     /// What is caught and what it does, as the start line says it.
@@ -225,12 +226,10 @@ impl Signals {
         self.leave.is_some()
     }
 
-    pub(crate) fn leave(&self) -> Option<Leave> {
-        self.leave.clone()
-    }
-
-    pub(crate) fn link(&self) -> &Arc<Link> {
-        &self.link
+    /// Takes both over: from here on it is the coordinator that lets go.
+    pub(crate) fn claim(mut self) -> (Arc<Link>, Option<Leave>) {
+        self.claimed = true;
+        (Arc::clone(&self.link), self.leave.take())
     }
 }
 
@@ -242,7 +241,9 @@ impl fmt::Debug for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.link.let_go();
+        if !self.claimed {
+            self.link.let_go();
+        }
     }
 }
 

@@ -1,1 +1,61 @@
-//! Not written yet.
+//! The last way out: leaves the process when nothing else does, and says what was stuck.
+
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::trigger::Leave;
+
+/// The exit code when the watchdog had to leave, as `timeout(1)` has it.
+pub(crate) const EXIT_CODE: u8 = 124;
+
+/// How long standard error may take the last words. A pipe that nobody reads takes none, and must not hold the exit.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Writes the words to standard error, as far as it takes them in time.
+///
+/// On a thread of its own, since a write to a full pipe blocks for ever and so does waiting for another writer's lock.
+/// Asking `poll` first would not do: it tells of one write's worth of room, and not of the lock.
+pub(crate) fn say(words: String) {
+    let (done, is_done) = mpsc::channel();
+    let writer = std::thread::Builder::new().name("winddown-words".to_owned()).spawn(move || {
+        let mut err = std::io::stderr().lock();
+        let _ = err.write_all(words.as_bytes());
+        let _ = err.flush();
+        let _ = done.send(());
+    });
+    if writer.is_ok() {
+        let _ = is_done.recv_timeout(LAST_WORDS);
+    }
+}
+
+/// Says the last words and leaves the process at once.
+pub(crate) fn leave_with(words: String, code: u8, leave: &Leave) {
+    say(words);
+    leave(code);
+}
+
+/// The lines that say what is stuck.
+pub(crate) fn stuck_list(head: &str, stuck: &[String]) -> String {
+    let mut words = format!("winddown: {head}\n");
+    if stuck.is_empty() {
+        words.push_str("  nothing that is known is still in flight\n");
+    }
+    for line in stuck {
+        words.push_str("  stuck: ");
+        words.push_str(line);
+        words.push('\n');
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stuck_list_names_each_on_a_line_of_its_own() {
+        let list = stuck_list("leaving", &["task a".to_owned(), "order o-1".to_owned()]);
+        assert_eq!(list, "winddown: leaving\n  stuck: task a\n  stuck: order o-1\n");
+    }
+}

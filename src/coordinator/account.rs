@@ -1,0 +1,151 @@
+//! Keeps what happened, and makes the report of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{ShutdownCoordinator, Task};
+use crate::gate::Gate;
+use crate::handle::control::{Control, still_in_flight};
+use crate::handle::unit::Unit;
+use crate::outcome::Outcome;
+use crate::phase::Phase;
+use crate::report::{Facts, GateReport, HookReport, LostItem, PhaseReport, Report, TaskReport};
+use crate::trigger::Reason;
+
+/// What happened so far.
+#[derive(Default)]
+pub(super) struct Log {
+    phases: Vec<PhaseReport>,
+    hooks: Vec<HookReport>,
+}
+
+// === impl Log ===
+
+impl Log {
+    pub(super) fn phase(&mut self, control: &Control, phase: Phase, outcome: Outcome, began: Instant) {
+        let triggered = control.triggered_at().unwrap_or(began);
+        let deadline = control.deadline(phase).unwrap_or(began);
+        self.phases.push(PhaseReport {
+            phase,
+            outcome,
+            began: began.saturating_duration_since(triggered),
+            took: began.elapsed(),
+            deadline: deadline.saturating_duration_since(triggered),
+        });
+    }
+
+    pub(super) fn hook(&mut self, control: &Control, unit: &Unit, phase: Phase, in_time: bool) {
+        let (outcome, error) = match unit.ended() {
+            Some((ended, _)) => ended.clone(),
+            // It waits for the end of the stop, and was left out.
+            None if in_time => (Outcome::Finished, None),
+            None if !unit.begun.is_fired() => (Outcome::NotStarted, None),
+            None if control.forced.is_fired() => (Outcome::Forced, None),
+            None => (Outcome::Overdue, None),
+        };
+        if outcome != Outcome::Finished {
+            tracing::error!(target: "winddown", hook = unit.name, %phase, %outcome,
+                error = error.as_deref().unwrap_or_default(), "hook.failed");
+        }
+        self.hooks.push(HookReport { name: unit.name.clone(), phase, outcome, error, took: unit.ran() });
+    }
+}
+
+impl ShutdownCoordinator {
+    pub(super) fn account(&self, log: Log) -> Report {
+        let control = &self.control;
+        let gates: Vec<Gate> = control.gates();
+        let took = control.triggered_at().map_or(Duration::ZERO, |at| at.elapsed());
+        let ledgers: Vec<GateReport> = gates.iter().map(ledger).collect();
+        let lost = gates
+            .iter()
+            .flat_map(|gate| {
+                gate.seat().lost_items().into_iter().map(|(item, why)| LostItem {
+                    gate: gate.name().to_owned(),
+                    item,
+                    why,
+                })
+            })
+            .collect();
+        let advice = advice(control, &log.phases, &ledgers);
+        let facts = Facts {
+            reason: control.reason().unwrap_or(Reason::Dropped),
+            later: control.later(),
+            forced: control.forced_by(),
+            phases: log.phases,
+            hooks: log.hooks,
+            tasks: self.tasks.iter().map(|task| task_report(control, task)).collect(),
+            gates: ledgers,
+            lost,
+            took,
+            grace: control.plan.kill(),
+            warnings: control.plan.warnings().to_vec(),
+            advice,
+        };
+        Report::new(facts, control.leave())
+    }
+}
+
+/// Counts what a gate held when it closed, and what became of that.
+fn ledger(gate: &Gate) -> GateReport {
+    let seat = gate.seat();
+    let (held, let_in) = (gate.held_at_close(), gate.children_after_close());
+    let cut = seat.cuts();
+    let cut_in_all: usize = cut.iter().map(|(_, count)| count).sum();
+    let handed_back = seat.handed_back_count();
+    let in_flight = gate.in_flight().saturating_sub(seat.accounted_count());
+    // A unit that was cut and has no item and no peer is lost, and so is one that would not end.
+    let lost = in_flight + gate.cut_count() + seat.lost_items().len();
+    // While work still runs the counts are not of one moment: no more is lost than there was.
+    let lost = lost.min((held + let_in).saturating_sub(handed_back + cut_in_all));
+    GateReport {
+        name: gate.name().to_owned(),
+        held,
+        let_in,
+        finished: (held + let_in).saturating_sub(handed_back + cut_in_all + lost),
+        handed_back,
+        cut,
+        lost,
+        still: if in_flight > 0 { still_in_flight(gate) } else { Vec::new() },
+        still_running: seat.still_running_count(),
+    }
+}
+
+fn task_report(control: &Control, task: &Task) -> TaskReport {
+    let unit: &Arc<Unit> = &task.unit;
+    let (outcome, error) = match unit.ended() {
+        Some((ended, _)) => ended.clone(),
+        None if unit.began().is_none() => (Outcome::NotStarted, None),
+        None if unit.done.is_fired() && !unit.gone.is_fired() => {
+            (Outcome::Finished, Some("waits for the end of the stop".to_owned()))
+        }
+        None if control.forced.is_fired() => (Outcome::Forced, None),
+        None => (Outcome::Overdue, None),
+    };
+    let stuck = unit.is_running() && !unit.done.is_fired();
+    TaskReport { name: unit.name.clone(), outcome, error, took: unit.ran(), stuck }
+}
+
+/// What to change so that the next stop goes better.
+fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Vec<String> {
+    let mut advice = Vec::new();
+    let overdue = |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
+    if overdue(Phase::Drain) {
+        let unfinished: usize = gates.iter().map(|gate| gate.handed_back + gate.lost).sum();
+        let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
+        advice.push(format!(
+            "the drain of {:.1} s was too short for {unfinished} of {held}: grant a longer grace period, make work \
+             shorter, or let it stop between steps with checkpoint()",
+            control.plan.drain_limit().as_secs_f64()
+        ));
+    }
+    if overdue(Phase::Requeue) {
+        advice.push("not everything could be handed back in time: hand back in batches, or reserve more with requeue".into());
+    }
+    if gates.iter().any(|gate| gate.still_running > 0) {
+        advice.push("handlers that block their thread cannot be stopped: use spawn_blocking and await it".into());
+    }
+    advice
+}

@@ -1,0 +1,44 @@
+//! A coordinator as a part of another one: it may be stopped alone, and stops with the whole.
+
+use std::sync::Arc;
+
+use super::{Component, ShutdownCoordinator};
+use crate::error::BoxError;
+use crate::handle::ShutdownHandle;
+use crate::trigger::Reason;
+
+/// The part runs as a task of the whole. Stopped alone, it leaves its siblings and the whole running; when the whole
+/// stops or is forced, so does the part, with that reason and within its own budget.
+impl Component for ShutdownCoordinator {
+    type Handle = ShutdownHandle;
+
+    fn register(self, shutdown: &mut ShutdownCoordinator) -> ShutdownHandle {
+        let handle = self.handle();
+        let (part, whole) = (Arc::clone(&self.control), Arc::clone(&shutdown.control));
+        let relay = async move {
+            whole.triggered.fired().await;
+            part.begin(whole.reason().unwrap_or(Reason::Dropped), tokio::time::Instant::now());
+            whole.forced.fired().await;
+            if let Some((_, signal)) = whole.forced_by() {
+                part.force_with(signal);
+            }
+            std::future::pending::<()>().await;
+        };
+        let name = self.name.clone();
+        shutdown
+            .spawn(name, async move {
+                let report = tokio::select! {
+                    biased;
+                    report = self.run() => report,
+                    () = relay => return Ok(()),
+                };
+                match report.code() {
+                    1 => Err(BoxError::from(report.to_string())),
+                    _ => Ok(()),
+                }
+            })
+            .optional()
+            .cooperative();
+        handle
+    }
+}

@@ -1,0 +1,309 @@
+//! What each phase does. Each returns whether it was done before its deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::Instant;
+
+use super::account::Log;
+use super::{ShutdownCoordinator, Task};
+use crate::handle::control::Control;
+use crate::handle::unit::Unit;
+use crate::hook::{Hook, HookCx, Place, in_order};
+use crate::phase::Phase;
+use crate::trigger::Reason;
+
+/// How long a hook or a task may take to be polled for the first time although its deadline has passed.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+/// How long work that was cut may take to see that.
+const LAST_STEP: Duration = Duration::from_millis(20);
+/// How long a task may take to end by itself after the hard signal before it is dropped.
+const TASK_END: Duration = Duration::from_millis(50);
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// A hook that runs, or waits for others to run first.
+struct Started {
+    unit: Arc<Unit>,
+    phase: Phase,
+    limit: Option<Instant>,
+}
+
+impl ShutdownCoordinator {
+    /// A wait, not a race: balancers need this time to notice, whatever else is done.
+    pub(super) async fn unready(&mut self, log: &mut Log) -> bool {
+        let control = Arc::clone(&self.control);
+        // A gate that was made after the trigger, in a set-up that was under way, closes here.
+        control.gates().iter().filter(|gate| gate.is_pulled()).for_each(|gate| {
+            gate.close();
+        });
+        let hooks = self.side_by_side(Phase::Unready, log);
+        tokio::join!(hooks, with_progress(&control, control.passed(Phase::Unready, None)));
+        !control.forced.is_fired()
+    }
+
+    pub(super) async fn stop_intake(&mut self, log: &mut Log) -> bool {
+        let control = Arc::clone(&self.control);
+        let done = self.side_by_side(Phase::StopIntake, log).await;
+        control.intake_stopped();
+        tracing::info!(target: "winddown", "intake.stopped");
+        done
+    }
+
+    pub(super) async fn drain(&mut self, log: &mut Log) -> bool {
+        let control = Arc::clone(&self.control);
+        let tasks = self.units(|task| task.until == Phase::Drain);
+        let work = async {
+            for gate in control.gates() {
+                gate.drained().await;
+            }
+            all_done(&tasks).await;
+        };
+        let work = async {
+            tokio::select! {
+                biased;
+                () = work => true,
+                () = control.passed(Phase::Drain, None) => false,
+            }
+        };
+        let hooks = self.side_by_side(Phase::Drain, log);
+        let (work, hooks) = with_progress(&control, async { tokio::join!(work, hooks) }).await;
+        work && hooks
+    }
+
+    /// Cancels what is overdue, awaits it, hands it back; what will not end is given up by name.
+    pub(super) async fn requeue(&mut self, log: &mut Log) -> bool {
+        let control = Arc::clone(&self.control);
+        control.cancel();
+        let now = Instant::now();
+        let deadline = control.deadline(Phase::Requeue).unwrap_or(now);
+        let window = now + control.plan.cancel_window(deadline.saturating_duration_since(now));
+        let overdue = self.units(|task| task.until == Phase::Drain);
+        let cooperative = self.units(|task| task.until == Phase::Drain && task.cooperative);
+        let later = self.units(|task| task.until == Phase::Requeue);
+        let hooks = self.side_by_side(Phase::Requeue, log);
+        let work = hand_back(&control, window, &overdue, &cooperative, &later);
+        let (work, hooks) = with_progress(&control, async { tokio::join!(work, hooks) }).await;
+        work && hooks
+    }
+
+    /// One after another: by rank, then in reverse order of registration.
+    pub(super) async fn close(&mut self, log: &mut Log) -> bool {
+        let control = Arc::clone(&self.control);
+        let mut in_time = true;
+        let hooks = self.take_hooks(Phase::Close);
+        let mut left = hooks.len();
+        for (hook, _) in hooks {
+            let now = Instant::now();
+            let time_left =
+                control.deadline(Phase::Close).map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+            let share = now + control.plan.hook_share(time_left, left);
+            left -= 1;
+            let started = self.start_hook(hook, Some(share));
+            in_time &= judge(&control, started, log).await;
+        }
+        let tasks = self.units(|task| task.until == Phase::Close);
+        let ended = tokio::select! {
+            biased;
+            () = all_done(&tasks) => true,
+            () = control.passed(Phase::Close, None) => false,
+        };
+        for unit in tasks.iter().filter(|unit| !unit.done.is_fired()) {
+            unit.abort();
+        }
+        if !ended {
+            let _ = tokio::time::timeout(LAST_STEP, all_done(&tasks)).await;
+        }
+        in_time && ended
+    }
+
+    /// Takes the hooks of a phase in the order in which they start, with the places of those that each waits for.
+    fn take_hooks(&mut self, phase: Phase) -> Vec<(Hook, Vec<usize>)> {
+        let (hooks, others): (Vec<Hook>, Vec<Hook>) =
+            std::mem::take(&mut self.hooks).into_iter().partition(|hook| hook.phase == phase);
+        self.hooks = others;
+        let places: Vec<Place<'_>> =
+            hooks.iter().map(|hook| Place { name: &hook.name, rank: hook.rank, after: &hook.after }).collect();
+        // Start-up was refused where they cannot be put in order; they run all the same, without their wishes.
+        let order = in_order(phase, &places).unwrap_or_else(|_| {
+            let places: Vec<Place<'_>> =
+                hooks.iter().map(|hook| Place { name: &hook.name, rank: hook.rank, after: &[] }).collect();
+            in_order(phase, &places).unwrap_or_default()
+        });
+        let mut place = vec![0; hooks.len()];
+        for (at, (index, _)) in order.iter().enumerate() {
+            place[*index] = at;
+        }
+        let mut hooks: Vec<Option<Hook>> = hooks.into_iter().map(Some).collect();
+        let waits = |waits: Vec<usize>| waits.into_iter().map(|index| place[index]).collect();
+        order.into_iter().filter_map(|(index, after)| Some((hooks[index].take()?, waits(after)))).collect()
+    }
+
+    fn start_hook(&self, hook: Hook, share: Option<Instant>) -> Started {
+        start_hook(&self.control, &self.runtime, hook, share)
+    }
+
+    /// Runs the hooks of a phase side by side; one that is `after` others starts when these have ended.
+    fn side_by_side<'l>(&mut self, phase: Phase, log: &'l mut Log) -> impl Future<Output = bool> + Send + use<'l> {
+        let hooks = self.take_hooks(phase);
+        let control = Arc::clone(&self.control);
+        let runtime = self.runtime.clone();
+        async move {
+            let ends: Vec<crate::latch::Latch> = hooks.iter().map(|_| crate::latch::Latch::new()).collect();
+            let shared = tokio::sync::Mutex::new(log);
+            let all: FuturesUnordered<_> = hooks
+                .into_iter()
+                .enumerate()
+                .map(|(index, (hook, after))| {
+                    let (control, runtime, ends, shared) = (&control, &runtime, &ends, &shared);
+                    async move {
+                        for other in after {
+                            ends[other].fired().await;
+                        }
+                        let started = start_hook(control, runtime, hook, None);
+                        let in_time = wait(control, &started).await;
+                        ends[index].fire();
+                        shared.lock().await.hook(control, &started.unit, started.phase, in_time);
+                        in_time
+                    }
+                })
+                .collect();
+            all.fold(true, |all, in_time| std::future::ready(all && in_time)).await
+        }
+    }
+
+    fn units(&self, which: impl Fn(&Task) -> bool) -> Vec<Arc<Unit>> {
+        self.tasks.iter().filter(|task| which(task)).map(|task| Arc::clone(&task.unit)).collect()
+    }
+}
+
+fn start_hook(
+    control: &Arc<Control>,
+    runtime: &tokio::runtime::Handle,
+    hook: Hook,
+    share: Option<Instant>,
+) -> Started {
+    let now = Instant::now();
+    let phase = hook.phase;
+    let own = hook.limit.map(|limit| now + limit.min(control.plan.kill()));
+    let intake = (phase == Phase::StopIntake).then(|| now + control.plan.stop_intake_limit());
+    let limit = [own, share, intake].into_iter().flatten().min();
+    let deadline = control.deadline(phase).unwrap_or(now);
+    let deadline = limit.map_or(deadline, |limit| limit.min(deadline));
+    let cx = HookCx::new(phase, control.reason().unwrap_or(Reason::Dropped), deadline);
+    let unit = Unit::new("hook", hook.name.clone());
+    control.add_unit(Arc::clone(&unit));
+    let work = hook.start(cx);
+    unit.start(runtime, work, |_| {});
+    Started { unit, phase, limit }
+}
+
+/// Waits for a hook within its limits; past them it is aborted. Whether it was in time.
+async fn wait(control: &Control, started: &Started) -> bool {
+    let unit = &started.unit;
+    let in_time = tokio::select! {
+        biased;
+        () = unit.done.fired() => true,
+        () = control.passed(started.phase, started.limit) => false,
+    };
+    if in_time {
+        return true;
+    }
+    // Every hook is polled at least once, also where its time was over before it began.
+    let _ = tokio::time::timeout(FIRST_POLL, unit.begun.fired()).await;
+    tokio::task::yield_now().await;
+    unit.abort();
+    unit.ended().is_some()
+}
+
+async fn judge(control: &Control, started: Started, log: &mut Log) -> bool {
+    let in_time = wait(control, &started).await;
+    log.hook(control, &started.unit, started.phase, in_time);
+    in_time
+}
+
+async fn all_done(units: &[Arc<Unit>]) {
+    for unit in units.iter().filter(|unit| unit.began().is_some()) {
+        unit.done.fired().await;
+    }
+}
+
+/// Awaits what was cancelled, hands it back, and gives up what will not go; whether all of it went.
+async fn hand_back(
+    control: &Control,
+    window: Instant,
+    overdue: &[Arc<Unit>],
+    cooperative: &[Arc<Unit>],
+    later: &[Arc<Unit>],
+) -> bool {
+    let gates = control.gates();
+    let returns: Vec<_> = gates.iter().filter_map(|gate| gate.seat().returns()).collect();
+    let gone = async {
+        for gate in &gates {
+            gate.drained().await;
+        }
+        all_done(overdue).await;
+    };
+    let mut gone = std::pin::pin!(gone);
+    // Within the window: everything may end by itself; tasks that nothing shields are dropped soon.
+    let drop_tasks = async {
+        tokio::time::sleep_until(window.min(Instant::now() + TASK_END)).await;
+        while gates.iter().any(|gate| gate.seat().shields.load(std::sync::atomic::Ordering::SeqCst) > 0) {
+            tokio::time::sleep(LAST_STEP).await;
+        }
+        for unit in overdue.iter().filter(|unit| !cooperative.iter().any(|other| Arc::ptr_eq(unit, other))) {
+            unit.abort();
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut all_gone = tokio::select! {
+        biased;
+        () = &mut gone => true,
+        () = drop_tasks => false,
+        () = control.passed(Phase::Requeue, Some(window)) => false,
+    };
+    if !all_gone {
+        // The window is over: shields fall, and what does not even see that is taken away.
+        gates.iter().for_each(crate::gate::Gate::cut);
+        overdue.iter().for_each(|unit| unit.abort());
+        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
+    }
+    let taken = async {
+        let stuck: Vec<_> = returns.iter().map(|returns| Arc::clone(returns).still_running()).collect();
+        join_all(stuck).await;
+        join_all(returns.iter().map(|returns| returns.settled())).await;
+        all_done(later).await;
+    };
+    let in_time = tokio::select! {
+        biased;
+        () = taken => true,
+        () = control.passed(Phase::Requeue, None) => false,
+    };
+    if !in_time {
+        returns.iter().for_each(|returns| returns.give_up());
+        later.iter().for_each(|unit| unit.abort());
+        let named = join_all(returns.iter().map(|returns| returns.settled()));
+        let _ = tokio::time::timeout(LAST_STEP, named).await;
+    }
+    all_gone && in_time
+}
+
+/// One line a second while it takes: what is left, and for how long.
+async fn with_progress<F: Future>(control: &Control, work: F) -> F::Output {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(PROGRESS) => {}
+        }
+        let phase = control.phase();
+        let left = phase.and_then(|phase| control.deadline(phase));
+        let left = left.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()));
+        let waits_for = control.in_flight();
+        tracing::info!(target: "winddown", phase = phase.map(Phase::as_str), time_left = ?left,
+            left = waits_for.join("; "), "drain.progress");
+    }
+}
+

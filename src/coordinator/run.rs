@@ -1,0 +1,160 @@
+//! The one loop: set-up, trigger, five phases, report.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+
+use futures_util::FutureExt;
+
+use super::account::Log;
+use super::{ShutdownCoordinator, StartError};
+use crate::error::BoxError;
+use crate::hook::{Place, in_order, panic_message, with_sources};
+use crate::outcome::Outcome;
+use crate::phase::Phase;
+use crate::report::Report;
+use crate::trigger::Reason;
+use tokio::time::Instant;
+
+impl ShutdownCoordinator {
+    /// Runs what was registered until the stop begins, then stops, and reports what became of everything.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, all gates close and all signals fire, tasks are aborted, and what hooks were to close stays
+    /// open: await it to its end.
+    pub async fn run(mut self) -> Report {
+        self.run_to_the_end(Ok(())).await
+    }
+
+    /// As [`run`](Self::run), after a set-up that may fail or be interrupted.
+    ///
+    /// What the set-up adds runs once it has returned. An error in it is the reason of a stop that closes what was
+    /// opened before. When the stop begins during the set-up, [`start`](Self::start) gives up what it awaits; a set-up
+    /// that goes on all the same is dropped when the drain would be over.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_with(mut self, set_up: impl AsyncFnOnce(&mut Self) -> Result<(), BoxError>) -> Report {
+        let control = std::sync::Arc::clone(&self.control);
+        let result = {
+            let set_up = pin!(AssertUnwindSafe(set_up(&mut self)).catch_unwind());
+            tokio::select! {
+                biased;
+                done = set_up => match done {
+                    Ok(result) => result,
+                    Err(panic) => Err(format!("the set-up panicked: {}", panic_message(&*panic)).into()),
+                },
+                () = async {
+                    control.triggered.fired().await;
+                    control.passed(Phase::Drain, None).await;
+                } => Err("the set-up was still not done when the drain was over".into()),
+            }
+        };
+        self.run_to_the_end(result).await
+    }
+
+    async fn run_to_the_end(&mut self, set_up: Result<(), BoxError>) -> Report {
+        let control = std::sync::Arc::clone(&self.control);
+        if let Err(error) = set_up.and_then(|()| self.check()) {
+            let given_up = error.downcast_ref::<StartError>().is_some_and(StartError::is_stopping);
+            if !given_up || !control.triggered.is_fired() {
+                control.begin(Reason::StartFailed { error: with_sources(&*error) }, Instant::now());
+            }
+        }
+        if !control.triggered.is_fired() {
+            self.begin_work();
+            self.wait_for_the_trigger().await;
+        }
+
+        let mut log = Log::default();
+        let reason = control.reason().unwrap_or(Reason::Dropped);
+        tracing::info!(target: "winddown", %reason, grace = ?control.plan.kill(), "shutdown.begin");
+        for phase in Phase::ALL {
+            let began = Instant::now();
+            control.enter(phase);
+            let done = match phase {
+                Phase::Unready => self.unready(&mut log).await,
+                Phase::StopIntake => self.stop_intake(&mut log).await,
+                Phase::Drain => self.drain(&mut log).await,
+                Phase::Requeue => self.requeue(&mut log).await,
+                Phase::Close => self.close(&mut log).await,
+            };
+            let outcome = match done {
+                true => Outcome::Finished,
+                false if control.forced.is_fired() => Outcome::Forced,
+                false => Outcome::Overdue,
+            };
+            log.phase(&control, phase, outcome, began);
+        }
+        let report = self.account(log);
+        self.finished = true;
+        tracing::info!(target: "winddown", code = report.code(), took = ?report.took(), "shutdown.complete");
+        control.end(report.clone());
+        report
+    }
+
+    /// What is wrong with what was registered, found before any of it runs.
+    fn check(&self) -> Result<(), BoxError> {
+        for phase in Phase::ALL {
+            let places: Vec<Place<'_>> = self
+                .hooks
+                .iter()
+                .filter(|hook| hook.phase == phase)
+                .map(|hook| Place { name: &hook.name, rank: hook.rank, after: &hook.after })
+                .collect();
+            in_order(phase, &places)?;
+        }
+        for gate in self.control.gates() {
+            if let (Some(limit), overrun) = gate.seat().task_limit() {
+                self.control.plan.check_task(gate.name(), limit, overrun)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The set-up is done: tasks run, and traffic may come.
+    fn begin_work(&mut self) {
+        let plan = &self.control.plan;
+        for warning in plan.warnings() {
+            tracing::warn!(target: "winddown", "{warning}");
+        }
+        tracing::info!(target: "winddown", signals = self.caught, %plan, "shutdown.ready");
+        for task in &mut self.tasks {
+            let Some(work) = task.work.take() else { continue };
+            let (control, critical) = (std::sync::Arc::clone(&self.control), task.critical);
+            let name = task.unit.name.clone();
+            self.control.add_unit(std::sync::Arc::clone(&task.unit));
+            task.unit.start(&self.runtime, work, move |(outcome, error)| {
+                let (task, error) = (name, error.clone().unwrap_or_default());
+                let reason = match outcome {
+                    Outcome::Failed => Reason::TaskFailed { task, error },
+                    Outcome::Panicked => Reason::TaskPanicked { task, message: error },
+                    _ => Reason::TaskEnded { task },
+                };
+                if critical && !control.triggered.is_fired() {
+                    control.begin(reason, Instant::now());
+                }
+            });
+        }
+        if self.control.is_paused() {
+            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
+        }
+        self.control.readiness.set(true);
+    }
+
+    async fn wait_for_the_trigger(&self) {
+        let mut paused = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.control.triggered.fired() => return,
+                () = self.control.paused_is(!paused) => {
+                    paused = !paused;
+                    let event = if paused { "intake.paused" } else { "intake.resumed" };
+                    tracing::info!(target: "winddown", "{event}");
+                }
+            }
+        }
+    }
+}

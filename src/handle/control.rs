@@ -1,0 +1,438 @@
+//! The state that a coordinator shares with its handles, its hooks and the thread that sees the signals.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::unit::Unit;
+use crate::budget::Plan;
+use crate::escalation::{Escalation, Step};
+use crate::gate::{DrainEnd, Gate};
+use crate::latch::Latch;
+use crate::phase::Phase;
+use crate::readiness::Readiness;
+use crate::report::Report;
+use crate::trigger::{Leave, Link, Listener, Reason, Signal, Told};
+use crate::watchdog;
+
+/// How many later reasons are kept: the first few tell what happened.
+const LATER_REASONS: usize = 32;
+/// How many items of an intake the list of what is in flight names.
+const NAMED: usize = 100;
+
+pub(crate) struct Control {
+    pub(crate) plan: Plan,
+    pub(crate) readiness: Readiness,
+    pub(crate) triggered: Latch,
+    pub(crate) triggered_token: CancellationToken,
+    pub(crate) stopping: Latch,
+    pub(crate) stopping_token: CancellationToken,
+    pub(crate) cancelled: Latch,
+    pub(crate) forced: Latch,
+    pub(crate) ended: Latch,
+    pub(crate) drain_end: DrainEnd,
+    phases: [Latch; 5],
+    report: OnceLock<Report>,
+    paused: watch::Sender<bool>,
+    made_at: Instant,
+    state: Mutex<State>,
+    gates: Mutex<Vec<Gate>>,
+    units: Mutex<Vec<Arc<Unit>>>,
+    link: Arc<Link>,
+    leave: Option<Leave>,
+    me: Weak<Control>,
+}
+
+struct State {
+    phase: Option<Phase>,
+    begun: Option<(Reason, Instant)>,
+    later: Vec<(Duration, Reason)>,
+    forced: Option<(Duration, Signal)>,
+    stop_intake_ended: Option<Duration>,
+    escalation: Escalation,
+    /// Dropped at the end: tells the thread that watches where exiting is not ours.
+    watched: Option<mpsc::Sender<()>>,
+}
+
+// === impl Control ===
+
+impl Control {
+    pub(crate) fn new(plan: Plan, link: Arc<Link>, leave: Option<Leave>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Control {
+            plan,
+            readiness: Readiness::new(),
+            triggered: Latch::new(),
+            triggered_token: CancellationToken::new(),
+            stopping: Latch::new(),
+            stopping_token: CancellationToken::new(),
+            cancelled: Latch::new(),
+            forced: Latch::new(),
+            ended: Latch::new(),
+            drain_end: DrainEnd::default(),
+            phases: std::array::from_fn(|_| Latch::new()),
+            report: OnceLock::new(),
+            paused: watch::Sender::new(false),
+            made_at: Instant::now(),
+            state: Mutex::new(State {
+                phase: None,
+                begun: None,
+                later: Vec::new(),
+                forced: None,
+                stop_intake_ended: None,
+                escalation: Escalation::new(),
+                watched: None,
+            }),
+            gates: Mutex::new(Vec::new()),
+            units: Mutex::new(Vec::new()),
+            link,
+            leave,
+            me: Weak::clone(me),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn escalate_as(&self, escalation: Escalation) {
+        self.state().escalation = escalation;
+    }
+
+    pub(crate) fn leave(&self) -> Option<Leave> {
+        self.leave.clone()
+    }
+
+    pub(crate) fn may_exit(&self) -> bool {
+        self.leave.is_some()
+    }
+
+    /// Begins the stop: the first reason wins.
+    pub(crate) fn begin(&self, reason: Reason, at: Instant) -> bool {
+        {
+            let mut state = self.state();
+            if let Some((_, begun)) = &state.begun {
+                let since = at.saturating_duration_since(*begun);
+                if state.later.len() < LATER_REASONS && self.report.get().is_none() {
+                    state.later.push((since, reason));
+                }
+                return false;
+            }
+            state.begun = Some((reason, at));
+        }
+        // Before anything else changes: a balancer that looks now must not send more.
+        self.readiness.set(false);
+        self.set_drain_end();
+        for gate in self.gates().iter().filter(|gate| gate.is_pulled()) {
+            gate.close();
+        }
+        self.triggered.fire();
+        self.triggered_token.cancel();
+        match &self.leave {
+            Some(_) => self.link.nudge(),
+            None => self.watch(),
+        }
+        true
+    }
+
+    fn force(&self, signal: Signal, at: Instant) {
+        {
+            let mut state = self.state();
+            let Some((_, begun)) = state.begun else { return };
+            state.forced.get_or_insert((at.saturating_duration_since(begun), signal));
+        }
+        self.set_drain_end();
+        self.forced.fire();
+    }
+
+    /// Forces the stop without a signal of its own, as a part of something that was forced.
+    pub(crate) fn force_with(&self, signal: Signal) {
+        self.force(signal, Instant::now());
+    }
+
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        self.state().begun.as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    pub(crate) fn triggered_at(&self) -> Option<Instant> {
+        self.state().begun.as_ref().map(|(_, at)| *at)
+    }
+
+    pub(crate) fn later(&self) -> Vec<(Duration, Reason)> {
+        self.state().later.clone()
+    }
+
+    pub(crate) fn forced_by(&self) -> Option<(Duration, Signal)> {
+        self.state().forced
+    }
+
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        self.state().phase
+    }
+
+    /// Phases only go forward; whoever waits for this one is woken.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.state().phase = Some(phase);
+        self.latch(phase).fire();
+        if phase == Phase::StopIntake {
+            self.stop_intake();
+        }
+    }
+
+    /// No new work gets in, whoever feeds it.
+    pub(crate) fn stop_intake(&self) {
+        for gate in self.gates() {
+            gate.close();
+        }
+        self.stopping.fire();
+        self.stopping_token.cancel();
+    }
+
+    /// The drain is over.
+    pub(crate) fn cancel(&self) {
+        for gate in self.gates() {
+            gate.cancel();
+        }
+        self.cancelled.fire();
+    }
+
+    pub(crate) fn intake_stopped(&self) {
+        let mut state = self.state();
+        let since = state.begun.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+        state.stop_intake_ended = Some(since);
+    }
+
+    pub(crate) fn latch(&self, phase: Phase) -> &Latch {
+        &self.phases[phase as usize]
+    }
+
+    /// When the phase ends at the latest, as things stand.
+    pub(crate) fn deadline(&self, phase: Phase) -> Option<Instant> {
+        let state = self.state();
+        let (_, at) = state.begun.as_ref()?;
+        let forced = state.forced.map(|(since, _)| since);
+        Some(later_by(*at, self.plan.deadline(phase, forced, state.stop_intake_ended)))
+    }
+
+    pub(crate) fn kill(&self) -> Option<Instant> {
+        self.triggered_at().map(|at| later_by(at, self.plan.kill()))
+    }
+
+    fn set_drain_end(&self) {
+        if let Some(at) = self.deadline(Phase::Drain) {
+            self.drain_end.set(at);
+        }
+    }
+
+    /// Waits until the phase's deadline has passed, or the limit, which may be sooner. A forced stop moves both.
+    pub(crate) async fn passed(&self, phase: Phase, limit: Option<Instant>) {
+        loop {
+            let Some(deadline) = self.deadline(phase) else { return std::future::pending().await };
+            let until = limit.map_or(deadline, |limit| limit.min(deadline));
+            let was_forced = self.forced.is_fired();
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(until) => return,
+                () = self.forced.fired(), if !was_forced => {}
+            }
+        }
+    }
+
+    pub(crate) fn add_gate(&self, gate: Gate) {
+        if *self.paused.borrow() && gate.is_pulled() {
+            gate.pause();
+        }
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner).push(gate);
+    }
+
+    pub(crate) fn gates(&self) -> Vec<Gate> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The unit shows among what is in flight while it runs.
+    pub(crate) fn add_unit(&self, unit: Arc<Unit>) {
+        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        units.retain(|unit| !unit.gone.is_fired());
+        units.push(unit);
+    }
+
+    pub(crate) fn set_paused(&self, paused: bool) {
+        if self.triggered.is_fired() || self.paused.send_replace(paused) == paused {
+            return;
+        }
+        for gate in self.gates().iter().filter(|gate| gate.is_pulled()) {
+            if paused { gate.pause() } else { gate.resume() }
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        *self.paused.borrow() && !self.triggered.is_fired()
+    }
+
+    pub(crate) async fn resumed(&self) {
+        tokio::select! {
+            biased;
+            () = self.triggered.fired() => {}
+            () = self.paused_is(false) => {}
+        }
+    }
+
+    /// Waits until pulling is paused, or is not.
+    pub(crate) async fn paused_is(&self, wanted: bool) {
+        let mut paused = self.paused.subscribe();
+        // The sender is ours, so that there is always an answer.
+        let _ = paused.wait_for(|paused| *paused == wanted).await;
+    }
+
+    pub(crate) fn report(&self) -> Option<Report> {
+        self.report.get().cloned()
+    }
+
+    /// The end: everybody who waits gets this report.
+    pub(crate) fn end(&self, report: Report) {
+        {
+            let mut state = self.state();
+            state.phase = None;
+            state.watched = None;
+        }
+        let _ = self.report.set(report);
+        self.ended.fire();
+    }
+
+    /// What is in flight, a line each. It waits for no lock that work could hold for long.
+    pub(crate) fn in_flight(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(phase) = self.phase() {
+            lines.push(format!("phase {phase}"));
+        }
+        let units = self.units.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for unit in units.iter().filter(|unit| unit.is_running()) {
+            lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
+        }
+        for gate in self.gates() {
+            let count = gate.in_flight();
+            if count > 0 {
+                lines.push(format!("gate {}: {count} in flight", gate.name()));
+            }
+            lines.extend(gate_lines(&gate));
+        }
+        lines
+    }
+
+    /// Where exiting is not ours: a thread that says what is stuck when the process should be gone.
+    fn watch(&self) {
+        let (watched, end) = mpsc::channel();
+        self.state().watched = Some(watched);
+        let (limit, me) = (self.plan.watchdog_at(), Weak::clone(&self.me));
+        let thread = std::thread::Builder::new().name("winddown-watchdog".to_owned()).spawn(move || {
+            if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout)
+                && let Some(control) = me.upgrade()
+            {
+                let stuck = control.in_flight();
+                tracing::error!(target: "winddown", stuck = stuck.join("; "), "shutdown.stuck");
+            }
+        });
+        if let Err(error) = thread {
+            tracing::error!(target: "winddown", %error, "no watchdog");
+        }
+    }
+
+    /// Nobody listens to the signals any more.
+    pub(crate) fn let_go(&self) {
+        self.link.let_go();
+    }
+
+    fn leave_now(&self, head: &str, code: u8) {
+        if let Some(leave) = &self.leave {
+            watchdog::leave_with(watchdog::stuck_list(head, &self.in_flight()), code, leave);
+        }
+    }
+}
+
+// On the thread that sees the signals, which nothing may hold up: no logging here, since a subscriber may block.
+impl Listener for Control {
+    fn told(&self, what: Told, at: Instant) {
+        let signal = match what {
+            Told::Pause => return self.set_paused(true),
+            Told::Resume => return self.set_paused(false),
+            Told::Dump => return watchdog::say(watchdog::stuck_list("in flight", &self.in_flight())),
+            Told::Stop(signal) => signal,
+        };
+        let step = self.state().escalation.see(signal, at.saturating_duration_since(self.made_at));
+        match (step, self.report.get()) {
+            (Step::Doubled, _) => {}
+            // All is closed: whoever still asks wants what holds the process up to be left behind.
+            (_, Some(report)) => {
+                if let Some(leave) = &self.leave {
+                    leave(report.code());
+                }
+            }
+            (Step::Begin, None) => {
+                self.begin(Reason::Signal(signal), at);
+            }
+            (Step::Force, None) => {
+                self.begin(Reason::Signal(signal), at);
+                self.force(signal, at);
+            }
+            (Step::Exit, None) => {
+                self.leave_now(&format!("{signal} again: leaving at once"), 128_u8.saturating_add(signal.number()));
+            }
+            (Step::Repeated, None) => {}
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        self.triggered_at().map(|at| later_by(at, self.plan.watchdog_at()))
+    }
+
+    fn tick(&self, now: Instant) {
+        if self.wake_at().is_none_or(|at| now < at) {
+            return;
+        }
+        match self.report.get() {
+            // `run` has returned and the process is still there: something holds the runtime's drop.
+            Some(report) => {
+                if let Some(leave) = &self.leave {
+                    leave(report.code());
+                }
+            }
+            None => self.leave_now("the grace period is over: leaving", watchdog::EXIT_CODE),
+        }
+    }
+}
+
+/// What a gate has in flight: its units where it keeps these, its items, by name.
+fn gate_lines(gate: &Gate) -> Vec<String> {
+    let mut lines = still_in_flight(gate);
+    if let Some(returns) = gate.seat().returns() {
+        lines.extend(returns.names(NAMED).into_iter().map(|item| format!("{item} of gate {}", gate.name())));
+    }
+    lines
+}
+
+/// The units of a gate that keeps names, ages and places.
+pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
+    let units = gate.try_details().unwrap_or_default();
+    let line = |unit: &crate::gate::UnitDetail| {
+        let name = unit.name.as_deref().unwrap_or("a unit");
+        let (file, line) = (unit.place.file(), unit.place.line());
+        format!("{name} of gate {}, for {}, let in at {file}:{line}", gate.name(), seconds(unit.since.elapsed()))
+    };
+    units.iter().take(NAMED).map(line).collect()
+}
+
+/// An instant that much later, or as late as an instant can be.
+fn later_by(at: Instant, by: Duration) -> Instant {
+    // tokio's own far future: 30 years.
+    at.checked_add(by).unwrap_or_else(|| at + Duration::from_secs(86_400 * 365 * 30))
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,107 @@
+//! A hook or a task while it runs: when it began, how it ended, and who waits for that.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::hook::{Ended, Work, caught};
+use crate::latch::Latch;
+
+tokio::task_local! {
+    static UNIT: Arc<Unit>;
+}
+
+pub(crate) struct Unit {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    began: OnceLock<Instant>,
+    ended: OnceLock<(Ended, Instant)>,
+    abort: OnceLock<AbortHandle>,
+    /// Polled for the first time.
+    pub(crate) begun: Latch,
+    /// Its future is gone.
+    pub(crate) gone: Latch,
+    /// It is gone, or waits for the end of the stop itself: in either case nobody waits for it.
+    pub(crate) done: Latch,
+}
+
+/// Tells that the future is gone, however that came.
+struct Gone(Arc<Unit>);
+
+// === impl Unit ===
+
+impl Unit {
+    pub(crate) fn new(kind: &'static str, name: impl Into<String>) -> Arc<Self> {
+        Arc::new(Unit {
+            name: name.into(),
+            kind,
+            began: OnceLock::new(),
+            ended: OnceLock::new(),
+            abort: OnceLock::new(),
+            begun: Latch::new(),
+            gone: Latch::new(),
+            done: Latch::new(),
+        })
+    }
+
+    /// Starts the work on the runtime. `after` hears how it ended, unless it was aborted.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        runtime: &tokio::runtime::Handle,
+        work: Work,
+        after: impl FnOnce(&Ended) + Send + 'static,
+    ) {
+        let gone = Gone(Arc::clone(self));
+        let unit = Arc::clone(self);
+        let _ = self.began.set(Instant::now());
+        let task = runtime.spawn(UNIT.scope(Arc::clone(self), async move {
+            let gone = gone;
+            unit.begun.fire();
+            let ended = caught(work).await;
+            let _ = unit.ended.set((ended.clone(), Instant::now()));
+            after(&ended);
+            drop(gone);
+        }));
+        let _ = self.abort.set(task.abort_handle());
+    }
+
+    /// Drops the future at its next `.await`.
+    pub(crate) fn abort(&self) {
+        if let Some(abort) = self.abort.get() {
+            abort.abort();
+        }
+    }
+
+    pub(crate) fn began(&self) -> Option<Instant> {
+        self.began.get().copied()
+    }
+
+    pub(crate) fn ended(&self) -> Option<&(Ended, Instant)> {
+        self.ended.get()
+    }
+
+    /// How long it ran, or has been running.
+    pub(crate) fn ran(&self) -> Duration {
+        let end = self.ended.get().map_or_else(Instant::now, |(_, at)| *at);
+        self.began().map_or(Duration::ZERO, |began| end.saturating_duration_since(began))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.began.get().is_some() && !self.gone.is_fired()
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.gone.fire();
+        self.0.done.fire();
+    }
+}
+
+/// The unit that runs here waits for the end of the stop, and must not be waited for.
+pub(crate) fn leave_out() {
+    let _ = UNIT.try_with(|unit| unit.done.fire());
+}
+
