@@ -5,17 +5,19 @@ use std::time::Duration;
 
 mod duration;
 mod error;
+mod grace;
 mod plan;
 mod table;
 
 pub use self::duration::{DurationError, parse_duration};
 pub use self::error::BudgetError;
-pub use self::plan::{Grace, Overrun, Plan};
+pub use self::grace::Grace;
+pub use self::plan::{Overrun, Plan};
 
 pub(crate) use self::duration::Human;
 
-use self::plan::{Granted, Rungs};
-use self::table::divide;
+use self::grace::Granted;
+use self::table::{Rungs, divide};
 
 /// The grace that is assumed where nothing better is known.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
@@ -297,23 +299,5 @@ impl Budget {
 impl Default for Budget {
     fn default() -> Self {
         Self::assumed(DEFAULT_GRACE, "nothing says otherwise")
-    }
-}
-
-// === impl Rungs ===
-
-impl Rungs {
-    fn named(self) -> [(&'static str, Duration); 5] {
-        [
-            ("unready", self.unready),
-            ("drain", self.drain),
-            ("requeue", self.requeue),
-            ("close", self.close),
-            ("margin", self.margin),
-        ]
-    }
-
-    fn sum(self) -> Duration {
-        self.named().into_iter().fold(Duration::ZERO, |sum, (_, limit)| sum.saturating_add(limit))
     }
 }

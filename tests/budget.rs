@@ -355,6 +355,9 @@ fn the_grace_is_what_the_place_says() {
         assert_eq!(given.kill(), parse_duration(grace).unwrap());
         assert_eq!(given.grace(), Grace::Given { by: "WINDDOWN_GRACE" });
     }
+    // That the grace is given does not take the balancer away.
+    let given = plan(found(Some("30s"), None, true, false));
+    assert_eq!(parts(&given), [5_000, 19_000, 3_000, 2_000, 1_000]);
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::duration::Human;
 use super::error::BudgetError;
+use super::grace::{Grace, Granted};
+use super::table::Rungs;
 use crate::phase::Phase;
 
 /// How long `StopIntake` still has once it is forced.
@@ -43,29 +45,6 @@ pub struct Plan {
     warnings: Vec<String>,
 }
 
-/// Where the grace period comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Grace {
-    /// It is known; a budget that does not fit it is refused.
-    Given {
-        /// Who gave it: `code`, `WINDDOWN_GRACE`.
-        by: &'static str,
-    },
-    /// It is what such a platform usually grants; a budget that does not fit it gets a warning.
-    Assumed {
-        /// Why that much.
-        why: &'static str,
-    },
-}
-
-/// What the platform grants, and what of it is used up before its signal comes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Granted {
-    pub(super) grace: Duration,
-    pub(super) source: Grace,
-    pub(super) prestop: Duration,
-}
-
 /// What is to happen with work that can take longer than the drain, by what a repeat costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Overrun {
@@ -76,16 +55,6 @@ pub enum Overrun {
     /// It is safe to repeat: what is not finished is handed back.
     #[default]
     Requeue,
-}
-
-/// A grace period divided, each part as long as asked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rungs {
-    pub(super) unready: Duration,
-    pub(super) drain: Duration,
-    pub(super) requeue: Duration,
-    pub(super) close: Duration,
-    pub(super) margin: Duration,
 }
 
 // === impl Plan ===
@@ -280,36 +249,6 @@ impl fmt::Display for Plan {
             writeln!(f, "  warning: {warning}")?;
         }
         Ok(())
-    }
-}
-
-// === impl Granted ===
-
-impl Granted {
-    /// From the signal to the kill.
-    pub(super) fn left(self) -> Duration {
-        self.grace.saturating_sub(self.prestop)
-    }
-}
-
-impl fmt::Display for Granted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Human(self.grace))?;
-        if !self.prestop.is_zero() {
-            write!(f, " less {} of preStop", Human(self.prestop))?;
-        }
-        write!(f, ", {}", self.source)
-    }
-}
-
-// === impl Grace ===
-
-impl fmt::Display for Grace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Grace::Given { by } => write!(f, "given by {by}"),
-            Grace::Assumed { why } => write!(f, "assumed ({why})"),
-        }
     }
 }
 

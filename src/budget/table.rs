@@ -13,6 +13,16 @@ const TABLE: [Row; 5] = [
     Row { grace: 45_000, unready: 5_000, requeue: 4_000, close: 3_000, margin: 1_000 },
 ];
 
+/// A grace period divided, each part as long as asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rungs {
+    pub(super) unready: Duration,
+    pub(super) drain: Duration,
+    pub(super) requeue: Duration,
+    pub(super) close: Duration,
+    pub(super) margin: Duration,
+}
+
 /// One row of the table, in milliseconds.
 pub(super) struct Row {
     grace: u64,
@@ -24,6 +34,24 @@ pub(super) struct Row {
 
 /// One of a row's reserves.
 pub(super) type Column = fn(&Row) -> u64;
+
+// === impl Rungs ===
+
+impl Rungs {
+    pub(super) fn named(self) -> [(&'static str, Duration); 5] {
+        [
+            ("unready", self.unready),
+            ("drain", self.drain),
+            ("requeue", self.requeue),
+            ("close", self.close),
+            ("margin", self.margin),
+        ]
+    }
+
+    pub(super) fn sum(self) -> Duration {
+        self.named().into_iter().fold(Duration::ZERO, |sum, (_, limit)| sum.saturating_add(limit))
+    }
+}
 
 /// What is set stays; the rest is read off the table.
 ///
