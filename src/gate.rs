@@ -340,11 +340,6 @@ impl Gate {
         self.block().cuts.load(Ordering::Acquire)
     }
 
-    /// Notes that a piece of work was ended before it was done.
-    pub(crate) fn note_cut(&self) {
-        self.block().cuts.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// What is in flight, oldest first; empty where the gate is not detailed.
     pub(crate) fn details(&self) -> Vec<UnitDetail> {
         detail::oldest_first(&self.block().units.lock().unwrap_or_else(PoisonError::into_inner))
@@ -484,6 +479,7 @@ impl InFlight {
         self.block().cut.fired()
     }
 
+    /// Notes that this work was ended before it was done.
     #[cold]
     pub(crate) fn note_cut(&self) {
         self.block().cuts.fetch_add(1, Ordering::AcqRel);
