@@ -656,3 +656,5 @@ impl Drop for Block {
 
 #[cfg(all(test, not(winddown_loom)))]
 mod tests;
+#[cfg(all(test, winddown_loom))]
+mod tests_loom;

@@ -233,6 +233,8 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
                         drop(guard);
                         granted.fetch_sub(1, SeqCst);
                         drop(child);
+                        // Leaves the core now and then, or the closer waits for a whole time slice.
+                        std::thread::yield_now();
                     }
                 });
             }
