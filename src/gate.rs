@@ -353,11 +353,6 @@ impl Gate {
         self.block().cuts.load(Ordering::Acquire)
     }
 
-    /// Notes that a piece of work was ended before it was done.
-    pub(crate) fn note_cut(&self) {
-        self.block().cuts.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// What is in flight, oldest first; empty where the gate is not detailed.
     pub(crate) fn details(&self) -> Vec<UnitDetail> {
         detail::oldest_first(&self.block().units.lock().unwrap_or_else(PoisonError::into_inner))
@@ -515,6 +510,7 @@ impl InFlight {
         self.block().cut.fired()
     }
 
+    /// Notes that this work was ended before it was done.
     #[cold]
     pub(crate) fn note_cut(&self) {
         self.block().cuts.fetch_add(1, Ordering::AcqRel);
@@ -691,3 +687,5 @@ impl Drop for Block {
 
 #[cfg(all(test, not(winddown_loom)))]
 mod tests;
+#[cfg(all(test, winddown_loom))]
+mod tests_loom;

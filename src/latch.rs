@@ -262,3 +262,5 @@ impl Drop for FiredOwned {
 
 #[cfg(all(test, not(winddown_loom)))]
 mod tests;
+#[cfg(all(test, winddown_loom))]
+mod tests_loom;

@@ -233,6 +233,8 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
                         drop(guard);
                         granted.fetch_sub(1, SeqCst);
                         drop(child);
+                        // Leaves the core now and then, or the closer waits for a whole time slice.
+                        std::thread::yield_now();
                     }
                 });
             }
@@ -242,11 +244,7 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
                 std::thread::yield_now();
             }
             assert_eq!(granted.load(SeqCst), 0, "drained while work that was let in went on");
-            assert_eq!(
-                gate.in_flight() % (entrants + 1),
-                gate.in_flight(),
-                "only refused entrants may flicker"
-            );
+            assert!(gate.in_flight() <= entrants, "no more than who was refused may flicker");
         });
         assert_eq!(gate.in_flight(), 0);
     }
