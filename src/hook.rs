@@ -135,12 +135,12 @@ impl<T, E: Into<BoxError>> IntoResult for Result<T, E> {
 // === impl Hook ===
 
 impl Hook {
-    /// The hook as a future that never panics and never fails without saying so.
-    pub(crate) fn start(self, cx: HookCx) -> Pin<Box<dyn Future<Output = Ended> + Send>> {
+    /// The hook as a future.
+    pub(crate) fn start(self, cx: HookCx) -> Work {
         match self.call {
-            // The call itself may panic before there is a future.
-            Call::Async(call) => Box::pin(caught(async move { call(cx).await })),
-            Call::Blocking(call) => Box::pin(caught(on_a_thread(self.name.into_owned(), move || call(cx)))),
+            // The call itself may panic before there is a future: inside one, that is caught with the rest.
+            Call::Async(call) => Box::pin(async move { call(cx).await }),
+            Call::Blocking(call) => Box::pin(on_a_thread(self.name.into_owned(), move || call(cx))),
         }
     }
 }
@@ -207,9 +207,14 @@ pub(crate) fn in_order(phase: Phase, hooks: &[Place<'_>]) -> Result<Vec<(usize, 
     for hook in hooks {
         let mut these = Vec::new();
         for after in hook.after {
-            let found: Vec<usize> = (0..hooks.len()).filter(|&other| hooks[other].name == after.as_ref()).collect();
+            let found: Vec<usize> =
+                (0..hooks.len()).filter(|&other| hooks[other].name == after.as_ref()).collect();
             if found.is_empty() {
-                return Err(OrderError::Unknown { hook: hook.name.to_owned(), after: after.to_string(), phase });
+                return Err(OrderError::Unknown {
+                    hook: hook.name.to_owned(),
+                    after: after.to_string(),
+                    phase,
+                });
             }
             these.extend(found);
         }
@@ -218,7 +223,9 @@ pub(crate) fn in_order(phase: Phase, hooks: &[Place<'_>]) -> Result<Vec<(usize, 
     let mut left: BTreeSet<(Rank, std::cmp::Reverse<usize>)> = hooks
         .iter()
         .enumerate()
-        .map(|(index, hook)| (if phase == Phase::Close { hook.rank } else { Rank::default() }, std::cmp::Reverse(index)))
+        .map(|(index, hook)| {
+            (if phase == Phase::Close { hook.rank } else { Rank::default() }, std::cmp::Reverse(index))
+        })
         .collect();
     let mut started = vec![false; hooks.len()];
     let mut order = Vec::with_capacity(hooks.len());
@@ -242,7 +249,10 @@ impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OrderError::Unknown { hook, after, phase } => {
-                write!(f, "hook \"{hook}\" is to run after \"{after}\", and phase {phase} has no hook of that name")
+                write!(
+                    f,
+                    "hook \"{hook}\" is to run after \"{after}\", and phase {phase} has no hook of that name"
+                )
             }
             OrderError::Cycle { hooks, phase } => {
                 write!(f, "hooks of phase {phase} wait for each other: {}", hooks.join(", "))
@@ -257,9 +267,14 @@ impl std::error::Error for OrderError {}
 mod tests {
     use super::*;
 
-    fn order(phase: Phase, hooks: &[(&'static str, Rank, &[&'static str])]) -> Result<Vec<String>, OrderError> {
-        let after: Vec<Vec<Cow<'static, str>>> =
-            hooks.iter().map(|(_, _, after)| after.iter().map(|name| Cow::Borrowed(*name)).collect()).collect();
+    fn order(
+        phase: Phase,
+        hooks: &[(&'static str, Rank, &[&'static str])],
+    ) -> Result<Vec<String>, OrderError> {
+        let after: Vec<Vec<Cow<'static, str>>> = hooks
+            .iter()
+            .map(|(_, _, after)| after.iter().map(|name| Cow::Borrowed(*name)).collect())
+            .collect();
         let places: Vec<Place<'_>> = hooks
             .iter()
             .zip(&after)

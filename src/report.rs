@@ -347,7 +347,8 @@ impl fmt::Display for GateReport {
             write!(f, " ({} of them still running)", self.still_running)?;
         }
         if !self.cut.is_empty() {
-            let states: Vec<String> = self.cut.iter().map(|(state, count)| format!("{count} {state}")).collect();
+            let states: Vec<String> =
+                self.cut.iter().map(|(state, count)| format!("{count} {state}")).collect();
             write!(f, " + {} cut ({})", self.cut_in_all(), states.join(", "))?;
         }
         writeln!(f, " + {} lost", self.lost)?;

@@ -131,7 +131,8 @@ fn task_report(control: &Control, task: &Task) -> TaskReport {
 /// What to change so that the next stop goes better.
 fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Vec<String> {
     let mut advice = Vec::new();
-    let overdue = |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
+    let overdue =
+        |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
     if overdue(Phase::Drain) {
         let unfinished: usize = gates.iter().map(|gate| gate.handed_back + gate.lost).sum();
         let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
@@ -142,10 +143,15 @@ fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Ve
         ));
     }
     if overdue(Phase::Requeue) {
-        advice.push("not everything could be handed back in time: hand back in batches, or reserve more with requeue".into());
+        advice.push(
+            "not everything could be handed back in time: hand back in batches, or reserve more with requeue"
+                .into(),
+        );
     }
     if gates.iter().any(|gate| gate.still_running > 0) {
-        advice.push("handlers that block their thread cannot be stopped: use spawn_blocking and await it".into());
+        advice.push(
+            "handlers that block their thread cannot be stopped: use spawn_blocking and await it".into(),
+        );
     }
     advice
 }

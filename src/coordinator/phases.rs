@@ -96,8 +96,9 @@ impl ShutdownCoordinator {
         let mut left = hooks.len();
         for (hook, _) in hooks {
             let now = Instant::now();
-            let time_left =
-                control.deadline(Phase::Close).map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+            let time_left = control
+                .deadline(Phase::Close)
+                .map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
             let share = now + control.plan.hook_share(time_left, left);
             left -= 1;
             let started = self.start_hook(hook, Some(share));
@@ -123,8 +124,10 @@ impl ShutdownCoordinator {
         let (hooks, others): (Vec<Hook>, Vec<Hook>) =
             std::mem::take(&mut self.hooks).into_iter().partition(|hook| hook.phase == phase);
         self.hooks = others;
-        let places: Vec<Place<'_>> =
-            hooks.iter().map(|hook| Place { name: &hook.name, rank: hook.rank, after: &hook.after }).collect();
+        let places: Vec<Place<'_>> = hooks
+            .iter()
+            .map(|hook| Place { name: &hook.name, rank: hook.rank, after: &hook.after })
+            .collect();
         // Start-up was refused where they cannot be put in order; they run all the same, without their wishes.
         let order = in_order(phase, &places).unwrap_or_else(|_| {
             let places: Vec<Place<'_>> =
@@ -145,7 +148,11 @@ impl ShutdownCoordinator {
     }
 
     /// Runs the hooks of a phase side by side; one that is `after` others starts when these have ended.
-    fn side_by_side<'l>(&mut self, phase: Phase, log: &'l mut Log) -> impl Future<Output = bool> + Send + use<'l> {
+    fn side_by_side<'l>(
+        &mut self,
+        phase: Phase,
+        log: &'l mut Log,
+    ) -> impl Future<Output = bool> + Send + use<'l> {
         let hooks = self.take_hooks(phase);
         let control = Arc::clone(&self.control);
         let runtime = self.runtime.clone();
@@ -306,4 +313,3 @@ async fn with_progress<F: Future>(control: &Control, work: F) -> F::Output {
             left = waits_for.join("; "), "drain.progress");
     }
 }
-

@@ -2,18 +2,20 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use super::account::Log;
 use super::{ShutdownCoordinator, StartError};
 use crate::error::BoxError;
+use crate::handle::control::Control;
 use crate::hook::{Place, in_order, panic_message, with_sources};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::report::Report;
 use crate::trigger::Reason;
-use tokio::time::Instant;
 
 impl ShutdownCoordinator {
     /// Runs what was registered until the stop begins, then stops, and reports what became of everything.
@@ -36,7 +38,7 @@ impl ShutdownCoordinator {
     ///
     /// As [`run`](Self::run).
     pub async fn run_with(mut self, set_up: impl AsyncFnOnce(&mut Self) -> Result<(), BoxError>) -> Report {
-        let control = std::sync::Arc::clone(&self.control);
+        let control = Arc::clone(&self.control);
         let result = {
             let set_up = pin!(AssertUnwindSafe(set_up(&mut self)).catch_unwind());
             tokio::select! {
@@ -55,7 +57,7 @@ impl ShutdownCoordinator {
     }
 
     async fn run_to_the_end(&mut self, set_up: Result<(), BoxError>) -> Report {
-        let control = std::sync::Arc::clone(&self.control);
+        let control = Arc::clone(&self.control);
         if let Err(error) = set_up.and_then(|()| self.check()) {
             let given_up = error.downcast_ref::<StartError>().is_some_and(StartError::is_stopping);
             if !given_up || !control.triggered.is_fired() {
@@ -64,7 +66,7 @@ impl ShutdownCoordinator {
         }
         if !control.triggered.is_fired() {
             self.begin_work();
-            self.wait_for_the_trigger().await;
+            wait_for_the_trigger(&control).await;
         }
 
         let mut log = Log::default();
@@ -122,9 +124,9 @@ impl ShutdownCoordinator {
         tracing::info!(target: "winddown", signals = self.caught, %plan, "shutdown.ready");
         for task in &mut self.tasks {
             let Some(work) = task.work.take() else { continue };
-            let (control, critical) = (std::sync::Arc::clone(&self.control), task.critical);
+            let (control, critical) = (Arc::clone(&self.control), task.critical);
             let name = task.unit.name.clone();
-            self.control.add_unit(std::sync::Arc::clone(&task.unit));
+            self.control.add_unit(Arc::clone(&task.unit));
             task.unit.start(&self.runtime, work, move |(outcome, error)| {
                 let (task, error) = (name, error.clone().unwrap_or_default());
                 let reason = match outcome {
@@ -142,18 +144,18 @@ impl ShutdownCoordinator {
         }
         self.control.readiness.set(true);
     }
+}
 
-    async fn wait_for_the_trigger(&self) {
-        let mut paused = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.control.triggered.fired() => return,
-                () = self.control.paused_is(!paused) => {
-                    paused = !paused;
-                    let event = if paused { "intake.paused" } else { "intake.resumed" };
-                    tracing::info!(target: "winddown", "{event}");
-                }
+async fn wait_for_the_trigger(control: &Control) {
+    let mut paused = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = control.triggered.fired() => return,
+            () = control.paused_is(!paused) => {
+                paused = !paused;
+                let event = if paused { "intake.paused" } else { "intake.resumed" };
+                tracing::info!(target: "winddown", "{event}");
             }
         }
     }

@@ -377,7 +377,10 @@ impl Listener for Control {
                 self.force(signal, at);
             }
             (Step::Exit, None) => {
-                self.leave_now(&format!("{signal} again: leaving at once"), 128_u8.saturating_add(signal.number()));
+                self.leave_now(
+                    &format!("{signal} again: leaving at once"),
+                    128_u8.saturating_add(signal.number()),
+                );
             }
             (Step::Repeated, None) => {}
         }
@@ -418,7 +421,11 @@ pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
     let line = |unit: &crate::gate::UnitDetail| {
         let name = unit.name.as_deref().unwrap_or("a unit");
         let (file, line) = (unit.place.file(), unit.place.line());
-        format!("{name} of gate {}, for {}, let in at {file}:{line}", gate.name(), seconds(unit.since.elapsed()))
+        format!(
+            "{name} of gate {}, for {}, let in at {file}:{line}",
+            gate.name(),
+            seconds(unit.since.elapsed())
+        )
     };
     units.iter().take(NAMED).map(line).collect()
 }
@@ -431,8 +438,4 @@ fn later_by(at: Instant, by: Duration) -> Instant {
 
 fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())
-}
-
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

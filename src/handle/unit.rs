@@ -104,4 +104,3 @@ impl Drop for Gone {
 pub(crate) fn leave_out() {
     let _ = UNIT.try_with(|unit| unit.done.fire());
 }
-

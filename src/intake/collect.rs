@@ -314,7 +314,8 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Brings items back, or loses them by name.
     async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
         let mut load = Load { core: &self, owed, why: None };
-        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
+        let items =
+            |owed: &[Owed<T>]| owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
         let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
         match done {
             Ok(()) => {
@@ -439,7 +440,8 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
     fn still_running(self: Arc<Self>) -> Settled<'static> {
         let stuck: Vec<Arc<Item<T>>> = {
             let mut book = self.book();
-            let stuck: Vec<Arc<Item<T>>> = book.items().filter(|item| item.end(OWED)).map(Arc::clone).collect();
+            let stuck: Vec<Arc<Item<T>>> =
+                book.items().filter(|item| item.end(OWED)).map(Arc::clone).collect();
             book.live -= stuck.len();
             stuck
         };

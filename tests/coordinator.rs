@@ -1,0 +1,91 @@
+//! The coordinator's rules, on paused time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use winddown::{
+    BoxError, Budget, Done, Outcome, Phase, Reason, ShutdownCoordinator, Unfinished, Why, signal,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn coordinator(grace: Duration) -> ShutdownCoordinator {
+    ShutdownCoordinator::new(Budget::given(grace, "test"), signal::none()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_program_stops_in_no_time() {
+    let shutdown = coordinator(Duration::from_secs(10));
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.took(), Duration::ZERO);
+    assert_eq!(report.phases().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_in_flight_is_finished_before_anything_is_closed() {
+    let mut shutdown = coordinator(Duration::from_secs(10));
+    let gate = shutdown.gate("uploads");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (seen, closed) = (Arc::clone(&order), Arc::clone(&order));
+    let in_flight = gate.enter().unwrap();
+    tokio::spawn(async move {
+        let done = in_flight.run(tokio::time::sleep(700 * MS)).await;
+        seen.lock().unwrap().push(if done.is_ok() { "done" } else { "cut" });
+    });
+    shutdown.on(Phase::Close, "db", async move |_| closed.lock().unwrap().push("closed"));
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(*order.lock().unwrap(), ["done", "closed"]);
+    assert_eq!(report.took(), 700 * MS);
+    let gate = report.gate("uploads").unwrap();
+    assert_eq!((gate.held, gate.finished, gate.lost), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn overdue_jobs_are_handed_back_in_their_old_order() {
+    let mut shutdown = coordinator(Duration::from_secs(10));
+    let queue = Arc::new(Mutex::new(Vec::<u32>::new()));
+    let jobs = shutdown.gate("jobs").requeue_batch_with(
+        Arc::clone(&queue),
+        async |queue: Arc<Mutex<Vec<u32>>>, items: Vec<Unfinished<u32>>| {
+            queue.lock().unwrap().extend(items.iter().map(|item| **item));
+            assert!(items.iter().all(|item| item.why() == Why::Cancelled));
+            Ok::<(), BoxError>(())
+        },
+    );
+    for number in 0..20 {
+        let job = jobs.admit(number).unwrap();
+        tokio::spawn(async move {
+            let done = job
+                .run(async |_, _| {
+                    std::future::pending::<()>().await;
+                    Ok::<(), BoxError>(())
+                })
+                .await;
+            assert!(matches!(done, Done::HandedBack(Why::Cancelled)));
+        });
+    }
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    assert_eq!(*queue.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    let gate = report.gate("jobs").unwrap();
+    assert_eq!((gate.held, gate.finished, gate.handed_back, gate.lost), (20, 0, 20, 0), "{report}");
+    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Overdue);
+    assert_eq!(report.took(), Duration::from_secs(8), "{report}");
+    assert_eq!(report.code(), 0, "handed back is fine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_ends_triggers_the_stop() {
+    let mut shutdown = coordinator(Duration::from_secs(10));
+    shutdown.spawn("consumer", async { Err::<(), _>("the broker went away") });
+    let report = shutdown.run().await;
+    assert_eq!(
+        *report.reason(),
+        Reason::TaskFailed { task: "consumer".into(), error: "the broker went away".into() }
+    );
+    assert_eq!(report.code(), 1);
+}
