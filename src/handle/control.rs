@@ -229,9 +229,10 @@ impl Control {
     /// Waits until the phase's deadline has passed, or the limit, which may be sooner. A forced stop moves both.
     pub(crate) async fn passed(&self, phase: Phase, limit: Option<Instant>) {
         loop {
+            // Asked before the deadline: a force that comes in between is seen by one of the two.
+            let was_forced = self.forced.is_fired();
             let Some(deadline) = self.deadline(phase) else { return std::future::pending().await };
             let until = limit.map_or(deadline, |limit| limit.min(deadline));
-            let was_forced = self.forced.is_fired();
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(until) => return,
