@@ -113,9 +113,7 @@ impl ShutdownCoordinator {
             () = all_done(&tasks) => true,
             () = control.passed(Phase::Close, None) => false,
         };
-        for unit in tasks.iter().filter(|unit| !unit.done.is_fired()) {
-            unit.abort();
-        }
+        tasks.iter().for_each(|unit| unit.give_up());
         if !ended {
             let _ = tokio::time::timeout(LAST_STEP, all_done(&tasks)).await;
         }
@@ -290,7 +288,7 @@ async fn hand_back(
             tokio::time::sleep(LAST_STEP).await;
         }
         for unit in overdue.iter().filter(|unit| !cooperative.iter().any(|other| Arc::ptr_eq(unit, other))) {
-            unit.abort();
+            unit.give_up();
         }
         std::future::pending::<()>().await;
     };
@@ -303,7 +301,7 @@ async fn hand_back(
     if !all_gone {
         // The window is over: shields fall, and what does not even see that is taken away.
         gates.iter().for_each(crate::gate::Gate::cut);
-        overdue.iter().for_each(|unit| unit.abort());
+        overdue.iter().for_each(|unit| unit.give_up());
         all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
     }
     let taken = async {
@@ -319,7 +317,7 @@ async fn hand_back(
     };
     if !in_time {
         returns.iter().for_each(|returns| returns.give_up());
-        later.iter().for_each(|unit| unit.abort());
+        later.iter().for_each(|unit| unit.give_up());
         let named = join_all(returns.iter().map(|returns| returns.settled()));
         let _ = tokio::time::timeout(LAST_STEP, named).await;
     }
