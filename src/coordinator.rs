@@ -262,8 +262,8 @@ impl Drop for ShutdownCoordinator {
         self.control.begin(Reason::Dropped, tokio::time::Instant::now());
         self.control.stop_intake();
         self.control.cancel();
-        for task in &self.tasks {
-            task.unit.abort();
+        for unit in self.control.units() {
+            unit.give_up();
         }
         let report = self.account(account::Log::default());
         for phase in Phase::ALL {

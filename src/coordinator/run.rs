@@ -22,8 +22,8 @@ impl ShutdownCoordinator {
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, all gates close and all signals fire, tasks are aborted, and what hooks were to close stays
-    /// open: await it to its end.
+    /// Dropped half-way, all gates close and all signals fire, tasks and hooks under way are aborted, and what hooks
+    /// were to close stays open: await it to its end.
     pub async fn run(mut self) -> Report {
         self.run_to_the_end(Ok(())).await
     }

@@ -259,6 +259,11 @@ impl Control {
         units.push(unit);
     }
 
+    /// All tasks and hooks whose futures are still there.
+    pub(crate) fn units(&self) -> Vec<Arc<Unit>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn set_paused(&self, paused: bool) {
         if self.triggered.is_fired() || self.paused.send_replace(paused) == paused {
             return;
@@ -308,7 +313,7 @@ impl Control {
         if let Some(phase) = self.phase() {
             lines.push(format!("phase {phase}"));
         }
-        let units = self.units.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let units = self.units();
         for unit in units.iter().filter(|unit| unit.is_running()) {
             lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
         }
