@@ -246,6 +246,24 @@ async fn every_item_ends_exactly_once() {
     assert!(report.gate("jobs").unwrap().adds_up() && report.lost().is_empty(), "{report}");
 }
 
+/// Invariant 4 again: items that come back one by one while the program runs, each at about the moment at which the last
+/// one is settled. None is taken for one that the runtime's end left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_that_comes_back_as_the_one_before_it_is_settled_is_not_lost() {
+    let mut shutdown = coordinator(Duration::from_secs(10));
+    let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
+    for number in 0..10_000 {
+        drop(jobs.admit(number).unwrap());
+        while jobs.gate().in_flight() > 0 {
+            std::thread::yield_now();
+        }
+        (0..number % 97 * 8).for_each(|_| std::hint::spin_loop());
+    }
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    assert!(report.lost().is_empty(), "{} lost", report.lost().len());
+}
+
 /// Invariant 5. All phases run and each hook once: in a stop of its own, in one that is triggered again and again, and
 /// (in a real process) in one that a second signal forces.
 #[tokio::test]

@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector(Arc::clone(self));
+        let collector = Collector { core: Arc::clone(self), ended: false };
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -345,11 +345,15 @@ impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
 }
 
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
-struct Collector<T: Send + Sync + 'static>(Arc<Core<T>>);
+struct Collector<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
+    /// It has come to its end: what is owed from here on is another one's.
+    ended: bool,
+}
 
 impl<T: Send + Sync + 'static> Collector<T> {
-    async fn run(self) {
-        let core = &self.0;
+    async fn run(mut self) {
+        let core = &Arc::clone(&self.core);
         let at_once = match core.width {
             Width::Single(calls) => core.config().calls.unwrap_or(calls),
             Width::Batch => 1,
@@ -390,18 +394,22 @@ impl<T: Send + Sync + 'static> Collector<T> {
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
-    fn is_done(&self) -> bool {
-        let mut book = self.0.book();
+    fn is_done(&mut self) -> bool {
+        let mut book = self.core.book();
         if book.owed.is_empty() {
             book.collecting = false;
+            self.ended = true;
         }
-        !book.collecting
+        self.ended
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for Collector<T> {
     fn drop(&mut self) {
-        let core = &self.0;
+        if self.ended {
+            return;
+        }
+        let core = &self.core;
         let left = {
             let mut book = core.book();
             book.collecting = false;
