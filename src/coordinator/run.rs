@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::account::Log;
-use super::{ShutdownCoordinator, StartError};
+use super::{ShutdownCoordinator, StartError, Task};
 use crate::error::BoxError;
 use crate::handle::control::Control;
 use crate::hook::{Place, in_order, panic_message, with_sources};
@@ -64,7 +64,9 @@ impl ShutdownCoordinator {
                 control.begin(Reason::StartFailed { error: with_sources(&*error) }, Instant::now());
             }
         }
-        if !control.triggered.is_fired() {
+        if control.triggered.is_fired() {
+            self.start_tasks(|task| task.always);
+        } else {
             self.begin_work();
             wait_for_the_trigger(&control).await;
         }
@@ -122,7 +124,15 @@ impl ShutdownCoordinator {
             tracing::warn!(target: "winddown", "{warning}");
         }
         tracing::info!(target: "winddown", signals = self.caught, %plan, "shutdown.ready");
-        for task in &mut self.tasks {
+        self.start_tasks(|_| true);
+        if self.control.is_paused() {
+            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
+        }
+        self.control.readiness.set(true);
+    }
+
+    fn start_tasks(&mut self, which: impl Fn(&Task) -> bool) {
+        for task in self.tasks.iter_mut().filter(|task| which(task)) {
             let Some(work) = task.work.take() else { continue };
             let (control, critical) = (Arc::clone(&self.control), task.critical);
             let name = task.unit.name.clone();
@@ -139,10 +149,6 @@ impl ShutdownCoordinator {
                 }
             });
         }
-        if self.control.is_paused() {
-            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
-        }
-        self.control.readiness.set(true);
     }
 }
 
