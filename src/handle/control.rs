@@ -37,7 +37,6 @@ pub(crate) struct Control {
     phases: [Latch; 5],
     report: OnceLock<Report>,
     paused: watch::Sender<bool>,
-    made_at: Instant,
     state: Mutex<State>,
     gates: Mutex<Vec<Gate>>,
     units: Mutex<Vec<Arc<Unit>>>,
@@ -53,6 +52,8 @@ struct State {
     forced: Option<(Duration, Signal)>,
     stop_intake_ended: Option<Duration>,
     escalation: Escalation,
+    /// The first signal, which may have come before there was a coordinator.
+    signalled: Option<Instant>,
     /// Dropped at the end: tells the thread that watches where exiting is not ours.
     watched: Option<mpsc::Sender<()>>,
 }
@@ -75,7 +76,6 @@ impl Control {
             phases: std::array::from_fn(|_| Latch::new()),
             report: OnceLock::new(),
             paused: watch::Sender::new(false),
-            made_at: Instant::now(),
             state: Mutex::new(State {
                 phase: None,
                 begun: None,
@@ -83,6 +83,7 @@ impl Control {
                 forced: None,
                 stop_intake_ended: None,
                 escalation: Escalation::new(),
+                signalled: None,
                 watched: None,
             }),
             gates: Mutex::new(Vec::new()),
@@ -366,7 +367,11 @@ impl Listener for Control {
             Told::Dump => return watchdog::say(watchdog::stuck_list("in flight", &self.in_flight())),
             Told::Stop(signal) => signal,
         };
-        let step = self.state().escalation.see(signal, at.saturating_duration_since(self.made_at));
+        let step = {
+            let mut state = self.state();
+            let first = *state.signalled.get_or_insert(at);
+            state.escalation.see(signal, at.saturating_duration_since(first))
+        };
         match (step, self.report.get()) {
             (Step::Doubled, _) => {}
             // All is closed: whoever still asks wants what holds the process up to be left behind.
