@@ -336,6 +336,8 @@ impl Control {
         let thread = std::thread::Builder::new().name("winddown-watchdog".to_owned()).spawn(move || {
             if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout)
                 && let Some(control) = me.upgrade()
+                // The end may have come before it could tell this thread.
+                && control.report.get().is_none()
             {
                 let stuck = control.in_flight();
                 tracing::error!(target: "winddown", stuck = stuck.join("; "), "shutdown.stuck");
