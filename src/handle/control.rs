@@ -400,7 +400,11 @@ impl Listener for Control {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        self.triggered_at().map(|at| later_by(at, self.plan.watchdog_at()))
+        let at = later_by(self.triggered_at()?, self.plan.watchdog_at());
+        // Once forced, all is over sooner; whoever forced is not to wait for the rest of the grace.
+        let forced = self.forced.is_fired() && self.report.get().is_none();
+        let sooner = self.deadline(Phase::Close).filter(|_| forced);
+        sooner.map_or(at, |end| at.min(later_by(end, self.plan.margin() / 2))).into()
     }
 
     fn tick(&self, now: Instant) {
