@@ -9,13 +9,14 @@
 //!   --task KIND              a task: sleep (60 s), end (at the trigger), block (its thread), blocking (awaits a
 //!                            blocking task), detached (leaves a blocking task behind and ends at the trigger)
 //!   --jobs N                 jobs that await for ever; handed back with a line each
-//!   --hook PHASE:KIND        a hook: ok, fail, panic, hang, block (its thread), slow (300 ms)
+//!   --hook PHASE:KIND        a hook: ok, fail, panic, hang, block (its thread), slow (300 ms), quiet (slow, prints
+//!                            nothing)
 //!   --then code|print|exit|go-on   what follows on the report (code)
 //!   --hold-stdout 1          a thread that holds the lock of standard output from the trigger on
 //!   --soak N                 instead of all that: passes N units through, and prints the memory before and after
 //! ```
 //!
-//! Each step is a line on standard output: `in hand`, `built`, `ready` (work runs), `blocked` (each `block` task is in
+//! Each step is a line on standard output: `in hand as PID`, `built`, `ready` (work runs), `blocked` (each `block` task is in
 //! its place), then `handed back N`, `PHASE hook`, `run has returned with CODE`.
 
 use std::process::ExitCode;
@@ -120,7 +121,7 @@ async fn victim(options: Options) -> Result<ExitCode, BoxError> {
         "terminate" => signal::terminate()?,
         _ => signal::none(),
     };
-    println!("in hand");
+    println!("in hand as {}", std::process::id());
     std::thread::sleep(options.before_new);
     let mut budget = Budget::from_grace_period(options.grace);
     if let Some(drain) = options.drain {
@@ -194,6 +195,10 @@ fn add_jobs(shutdown: &mut ShutdownCoordinator, count: usize) {
 }
 
 async fn run_hook(phase: Phase, kind: String) -> Result<(), BoxError> {
+    if kind == "quiet" {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        return Ok(());
+    }
     println!("{phase} hook");
     match kind.as_str() {
         "fail" => return Err("it failed".into()),
