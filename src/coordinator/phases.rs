@@ -184,12 +184,7 @@ impl ShutdownCoordinator {
     }
 }
 
-fn start_hook(
-    control: &Arc<Control>,
-    runtime: &tokio::runtime::Handle,
-    hook: Hook,
-    left: usize,
-) -> Started {
+fn start_hook(control: &Arc<Control>, runtime: &tokio::runtime::Handle, hook: Hook, left: usize) -> Started {
     // Asked before the share is: a force that comes in between shortens it again.
     let forced = control.forced.is_fired();
     let now = Instant::now();
