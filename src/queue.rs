@@ -21,11 +21,13 @@ mod job;
 pub mod memory;
 #[cfg(feature = "sqlx-sqlite")]
 pub mod sql;
+mod worker;
 
 pub use job::{
     Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, Lease, LeaseLost, NewJob,
     Owner, QueueError,
 };
+pub use worker::{Handler, HandlerFn, Leased, Work, work};
 
 /// Crashes a job may cause before it becomes a dead letter, unless the queue was told otherwise.
 pub const MAX_CRASHES: u32 = 5;
