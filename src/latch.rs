@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
@@ -63,7 +65,8 @@ struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     data: usize,
-    vtable: usize,
+    /// Never null, so that an absent `Place` needs no word of its own: every waiting task carries one.
+    vtable: NonZeroUsize,
 }
 
 // === impl Latch ===
@@ -199,12 +202,12 @@ impl List {
 impl Identity {
     #[inline]
     fn of(waker: &Waker) -> Self {
-        Self { data: waker.data().addr(), vtable: std::ptr::from_ref(waker.vtable()).addr() }
+        Self { data: waker.data().addr(), vtable: NonNull::from(waker.vtable()).addr() }
     }
 
-    /// Spreads by the task's address, whose low bits are alike and whose high bits are too.
+    /// Spreads by the region that the task lies in: neighbours stay together, in their order, so that waking them walks through memory.
     fn list(self) -> u32 {
-        let mixed = (self.data as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.data as u64 >> 16).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 32) as u32 % LISTS as u32
     }
 }
