@@ -139,7 +139,8 @@ impl Shared {
         match place {
             // The registered clone lies in the list and so keeps its address from being given to another waker.
             Some(place) if place.waker == Identity::of(waker) => Poll::Pending,
-            _ => self.register(place, waker),
+            Some(place) => self.change(place, waker),
+            None => self.register(place, waker),
         }
     }
 
@@ -149,22 +150,28 @@ impl Shared {
         let waker = waker.clone();
         // That of the clone, since it is the clone that is kept alive.
         let identity = Identity::of(&waker);
-        let list = place.map_or_else(|| identity.list(), |place| place.list);
+        let list = identity.list();
         let mut waiting = self.lists[list as usize].lock();
+        // Again, now that `fire` can no longer pass this list by.
         if self.is_fired() {
-            drop(waiting);
             return Poll::Ready(());
         }
-        let mut old = None;
-        let key = match *place {
-            Some(Place { key, .. }) => {
-                old = waiting.replace(key, waker);
-                key
-            }
-            None => waiting.insert(waker),
-        };
+        *place = Some(Place { list, key: waiting.insert(waker), waker: identity });
+        Poll::Pending
+    }
+
+    #[cold]
+    fn change(&self, place: &mut Place, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        let identity = Identity::of(&waker);
+        let mut waiting = self.lists[place.list as usize].lock();
+        // As in `register`; the list may also be emptied already, and the key lead nowhere.
+        if self.is_fired() {
+            return Poll::Ready(());
+        }
+        let old = waiting.replace(place.key, waker);
+        place.waker = identity;
         drop(waiting);
-        *place = Some(Place { list, key, waker: identity });
         drop(old);
         Poll::Pending
     }

@@ -102,15 +102,13 @@ pub fn wrapped() -> Row {
         ops: vec![
             op("wrap-run-until-cancelled", || {
                 let token = CancellationToken::new();
-                again(move |times| (0..times).for_each(|_| poll(token.run_until_cancelled(Forever), 1)))
+                again(move |times| poll_new(|| token.run_until_cancelled(Forever), times))
             }),
             Op {
                 ours: true,
-                ..op("wrap-run", || {
-                    guarded(|guard, times| (0..times).for_each(|_| poll(guard.run(Forever), 1)))
-                })
+                ..op("wrap-run", || guarded(|guard, times| poll_new(|| guard.run(Forever), times)))
             },
-            op("wrap-bare", || again(|times| (0..times).for_each(|_| poll(Forever, 1)))),
+            op("wrap-bare", || again(|times| poll_new(|| Forever, times))),
         ],
     }
 }
@@ -163,14 +161,26 @@ fn guarded(run: impl Fn(&winddown::InFlight, u64) + Send + Sync + 'static) -> Bo
 
 thread_local!(static WAKER: Waker = Waker::from(Arc::new(Silent)));
 
-#[inline]
+/// Polls one future so many times.
 fn poll(future: impl Future, times: u64) {
     let mut future = pin!(future);
-    WAKER.with(|waker| {
-        let mut cx = Context::from_waker(waker);
+    with_context(|cx| {
         for _ in 0..times {
-            // No budget of a runtime's is spent here, which would make it yield.
-            let _ = black_box(future.as_mut().poll(&mut cx).is_pending());
+            let _ = black_box(future.as_mut().poll(cx).is_pending());
         }
     });
+}
+
+/// Makes a future, polls it once and drops it, so many times.
+fn poll_new<F: Future>(make: impl Fn() -> F, times: u64) {
+    with_context(|cx| {
+        for _ in 0..times {
+            let _ = black_box(pin!(make()).poll(cx).is_pending());
+        }
+    });
+}
+
+/// Outside of a runtime, whose budget would make some of the others yield.
+fn with_context(poll: impl FnOnce(&mut Context<'_>)) {
+    WAKER.with(|waker| poll(&mut Context::from_waker(waker)));
 }
