@@ -178,12 +178,23 @@ fn checked(name: &str) -> Result<Arc<str>, InvalidName> {
     Err(InvalidName { name: name.chars().take(64).collect(), rule })
 }
 
+/// Why a job that crashes its holders is given up, in the same words everywhere.
+pub(super) fn crashed_too_often(crashes: u32) -> String {
+    format!("its lease ran out {crashes} times without a word")
+}
+
 // === impl JobId ===
 
 impl JobId {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// What stands for the name of a row that has none that can be read.
+    #[cfg(feature = "sqlx-sqlite")]
+    pub(super) fn unreadable() -> JobId {
+        JobId("(unreadable)".into())
     }
 }
 
