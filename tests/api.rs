@@ -47,7 +47,8 @@ fn what_users_can_name_is_listed_and_nothing_else() {
              impl<T: Send> Gate<T> {\n    pub const MAX: usize = 1 << 3;\n    pub fn enter(\n        &self,\n        at: [u8; 3],\n    ) \
              -> Option<T>\n    where\n        T: Sync,\n    {\n        pub fn hidden() {}\n    }\n    pub(crate) fn no(&self) {}\n    \
              #[doc(hidden)]\n    pub fn nor(&self) {}\n    fn own(&self) {}\n}\nimpl<T: Send> Drop for Gate<T> {\n    fn drop(&mut self) {}\n}\n\
-             #[cfg(test)]\nmod tests { impl super::Gate<u8> { pub fn test() {} } }\nimpl Private for Unnamed {}",
+             #[cfg(test)]\nmod tests { impl super::Gate<u8> { pub fn test() {} } }\nimpl Private for Unnamed {}\n\
+             #[cfg(feature = \"json\")]\nimpl<T: Send> Gate<T> {\n    pub fn json(&self) {}\n}",
         ),
         (
             "src/pool.rs",
@@ -64,6 +65,7 @@ winddown::Gate | impl<T: Send> Drop for Gate<T>
 winddown::Gate | struct Gate<T: Send>(_, pub usize) | derive(Clone, Debug)
 winddown::Gate::MAX | const MAX: usize
 winddown::Gate::enter | fn enter(&self, at: [u8; 3]) -> Option<T> where T: Sync
+winddown::Gate::json | fn json(&self) | feature = \"json\"
 winddown::Reason | enum Why
 winddown::Reason::One | One
 winddown::Reason::Three | Three(u8, u8)
@@ -277,7 +279,8 @@ impl<'a> Parser<'a> {
                 }
                 "impl" => {
                     let (of_trait, target) = target(&signature);
-                    let members = self.within(inside, |parser| parser.members(inside.1, of_trait));
+                    let mut members = self.within(inside, |parser| parser.members(inside.1, of_trait));
+                    members.iter_mut().for_each(|member| member.gates.extend_from_slice(&item.gates));
                     let head = of_trait.then(|| Item { signature, ..item });
                     module.impls.push(Impl {
                         target,
