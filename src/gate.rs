@@ -69,7 +69,8 @@ struct Block {
     /// Refused because of a pause while the gate closed: counted as held for an instant, but never let in.
     refused_at_close: AtomicUsize,
     children_after_close: AtomicUsize,
-    cuts: AtomicUsize,
+    /// Counted while all are cancelled at once, by every worker.
+    cuts: Word,
     name: Cow<'static, str>,
     drained: Latch,
     stopping: Latch,
@@ -148,7 +149,7 @@ impl Gate {
             held_at_close: AtomicUsize::new(0),
             refused_at_close: AtomicUsize::new(0),
             children_after_close: AtomicUsize::new(0),
-            cuts: AtomicUsize::new(0),
+            cuts: Word(AtomicI64::new(0)),
             name: name.into(),
             drained: Latch::new(),
             stopping: Latch::new(),
@@ -350,7 +351,7 @@ impl Gate {
 
     /// How many runs ended with [`Cancelled`].
     pub(crate) fn cut_count(&self) -> usize {
-        self.block().cuts.load(Ordering::Acquire)
+        self.block().cuts.0.load(Ordering::Acquire) as usize
     }
 
     /// What is in flight, oldest first; empty where the gate is not detailed.
@@ -513,7 +514,7 @@ impl InFlight {
     /// Notes that this work was ended before it was done.
     #[cold]
     pub(crate) fn note_cut(&self) {
-        self.block().cuts.fetch_add(1, Ordering::AcqRel);
+        self.block().cuts.0.fetch_add(1, Ordering::AcqRel);
     }
 
     #[cold]

@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
-use super::{Cx, HANDED, Held, Item, Job, LIVE, LOST, OWED, Unfinished, Why};
+use super::{Cx, Ending, Held, Item, Job, Unfinished, Why};
 use crate::budget::Overrun;
 use crate::error::BoxError;
 use crate::gate::{Gate, InFlight, Returns, Settled};
@@ -146,13 +145,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         let number = book.admitted;
         book.admitted += 1;
         let slot = if book.free == NONE { book.items.len() as u32 } else { book.free };
-        let item = Arc::new(Item {
-            value,
-            number,
-            slot,
-            state: AtomicU8::new(LIVE),
-            why: AtomicU8::new(Why::Dropped as u8),
-        });
+        let item = Arc::new(Item { value, number, slot, ending: Ending::live() });
         book.fill(slot, Arc::clone(&item));
         drop(book);
         Job { held: Some(Held { core: Arc::clone(self), item, guard }) }
@@ -211,9 +204,10 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// The item reached its queue; without a guard it may still be running.
     fn handed(&self, item: &Arc<Item<T>>, guard: Option<InFlight>) {
         let seat = self.gate.seat();
-        if item.settle(HANDED) {
+        let why = item.why();
+        if item.ending.hand() {
             tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
-                why = item.why().as_str(), "item.requeued");
+                why = why.as_str(), "item.requeued");
             match guard {
                 Some(guard) => {
                     let gone = self.book().remove(item.slot);
@@ -228,7 +222,7 @@ impl<T: Send + Sync + 'static> Core<T> {
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
     fn lose(&self, item: &Arc<Item<T>>, guard: Option<InFlight>, why: &str) {
-        if item.settle(LOST) {
+        if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
             let sink = self.config().last_resort.clone();
@@ -267,7 +261,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         let Some(callback) = callback else {
             return self.lose(&item, None, "its handler would not stop, and there is no callback for that");
         };
-        let again = || callback(Unfinished { item: Arc::clone(&item) });
+        let again = || callback(item.unfinished());
         match self.until_done(again).await {
             Ok(()) => self.handed(&item, None),
             Err(why) => self.lose(&item, None, &why),
@@ -314,8 +308,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Brings items back, or loses them by name.
     async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
         let mut load = Load { core: &self, owed, why: None };
-        let items =
-            |owed: &[Owed<T>]| owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
+        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| owed.item.unfinished()).collect();
         let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
         match done {
             Ok(()) => {
@@ -441,14 +434,11 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
         let stuck: Vec<Arc<Item<T>>> = {
             let mut book = self.book();
             let stuck: Vec<Arc<Item<T>>> =
-                book.items().filter(|item| item.end(OWED)).map(Arc::clone).collect();
+                book.items().filter(|item| item.ending.owe(Why::StillRunning)).map(Arc::clone).collect();
             book.live -= stuck.len();
             stuck
         };
-        for item in &stuck {
-            item.why.store(Why::StillRunning as u8, Ordering::Relaxed);
-            self.gate.seat().account();
-        }
+        stuck.iter().for_each(|_| self.gate.seat().account());
         let callback = self.config().still_running.clone();
         Box::pin(async move {
             let calls: FuturesUnordered<_> =
