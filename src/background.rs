@@ -1,1 +1,394 @@
-//! Not written yet.
+//! Loops and schedules that run beside the work, and end between two of their steps.
+//!
+//! Both kinds pull their work, so that they start nothing more once the stop has begun, whatever balancers have to be
+//! told first. What is running then is awaited in [`Phase::Drain`](crate::Phase::Drain).
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use winddown::{Budget, ShutdownCoordinator, background, background::More, signal};
+//! # async fn publish_batch() -> Result<More, std::io::Error> { Ok(More::No) }
+//! # async fn sweep() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut shutdown = ShutdownCoordinator::new(Budget::detect(), signal::terminate()?)?;
+//! shutdown.add(background::repeat("outbox", publish_batch).idle(Duration::from_millis(200)));
+//! shutdown.add(background::every("sweep", Duration::from_secs(60), sweep));
+//! shutdown.run().await.print();
+//! # Ok(()) }
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::coordinator::{Component, ShutdownCoordinator};
+use crate::error::BoxError;
+use crate::handle::ShutdownHandle;
+use crate::hook::caught;
+use crate::outcome::Outcome;
+
+/// A step again and again, until the stop begins; made by [`repeat`].
+#[must_use = "it runs once it is added to a coordinator"]
+pub struct Repeat<F> {
+    name: Cow<'static, str>,
+    step: F,
+    idle: Duration,
+    backoff: Backoff,
+    limit: Option<Duration>,
+    last_pass: bool,
+}
+
+/// A job once in a period, until the stop begins; made by [`every`].
+#[must_use = "it runs once it is added to a coordinator"]
+pub struct Every<F> {
+    name: Cow<'static, str>,
+    job: F,
+    period: Duration,
+    limit: Option<Duration>,
+    immediately: bool,
+}
+
+/// Whether a step leaves more to do, so that the next may follow at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum More {
+    /// There is more: the next step follows at once.
+    Yes,
+    /// There was nothing, or nothing is left: the next step follows after the idle delay.
+    No,
+}
+
+/// What a step or a job may return: nothing or [`More`], or a result of either. Nothing is [`More::No`].
+pub trait StepOutput {
+    /// Turns it into a result with any error.
+    fn into_step(self) -> Result<More, BoxError>;
+}
+
+/// What a loop or a schedule did so far.
+#[derive(Debug, Clone, Default)]
+pub struct Counts(Arc<Counters>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    runs: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Doubles from `min` to `max` with each failure in a row.
+#[derive(Debug, Clone, Copy)]
+struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+}
+
+/// Runs steps one by one: an error or a panic is one step's, not the loop's.
+struct Runner {
+    name: Cow<'static, str>,
+    handle: ShutdownHandle,
+    counts: Counts,
+    limit: Option<Duration>,
+}
+
+const IDLE: Duration = Duration::from_secs(1);
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// What no period or delay goes beyond, so that an instant can still be that much later.
+const LONGEST: Duration = Duration::from_secs(86_400 * 365);
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Runs `step` again and again; it ends between two steps, never inside one.
+///
+/// The running step is finished, unless the drain is over first, and none is started after the trigger. A step says with
+/// [`More`] whether the next follows at once or after the [idle delay](Repeat::idle). After an error or a panic, which
+/// is logged and counted, the loop goes on with a growing [delay](Repeat::backoff). The stop ends both delays at once. While
+/// pulling is [paused](ShutdownHandle::pause) no step is started.
+///
+/// ```
+/// # use winddown::{ShutdownCoordinator, background, background::More};
+/// # fn example(shutdown: &mut ShutdownCoordinator) {
+/// let outbox = shutdown.add(background::repeat("outbox", async || {
+///     let published = 3;
+///     Ok::<_, std::io::Error>(if published > 0 { More::Yes } else { More::No })
+/// }));
+/// assert_eq!(outbox.runs(), 0);
+/// # }
+/// ```
+pub fn repeat<F, Fut>(name: impl Into<Cow<'static, str>>, step: F) -> Repeat<F>
+where
+    F: FnMut() -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: StepOutput,
+{
+    let (min, max) = BACKOFF;
+    let backoff = Backoff { min, max, next: min };
+    Repeat { name: name.into(), step, idle: IDLE, backoff, limit: None, last_pass: false }
+}
+
+/// Runs `job` once in a `period` (at least 1 ms), for the first time when one has passed.
+///
+/// Jobs never overlap. A tick that comes while the job still runs, or while pulling is
+/// [paused](ShutdownHandle::pause), is skipped: the next run is at the next tick of the old rhythm. There is no tick
+/// after the trigger; the job that runs then is awaited. An error or a panic is logged and counted, and the rhythm goes on.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use winddown::{ShutdownCoordinator, background};
+/// # fn example(shutdown: &mut ShutdownCoordinator) {
+/// shutdown.add(background::every("sweep", Duration::from_secs(60), async || println!("swept")).immediately());
+/// # }
+/// ```
+pub fn every<F, Fut>(name: impl Into<Cow<'static, str>>, period: Duration, job: F) -> Every<F>
+where
+    F: FnMut() -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: StepOutput,
+{
+    let period = period.clamp(SHORTEST, LONGEST);
+    Every { name: name.into(), job, period, limit: None, immediately: false }
+}
+
+// === impl Repeat ===
+
+impl<F> Repeat<F> {
+    /// How long to wait when there was nothing to do; 1 s when not given. Zero yields to other tasks and goes on.
+    pub fn idle(mut self, delay: Duration) -> Self {
+        self.idle = delay.min(LONGEST);
+        self
+    }
+
+    /// How long to wait after an error or a panic: `min` (at least 1 ms) at first, twice as long with each that follows, `max` at the
+    /// most. From 100 ms to 30 s when not given.
+    pub fn backoff(mut self, min: Duration, max: Duration) -> Self {
+        let min = min.clamp(SHORTEST, LONGEST);
+        self.backoff = Backoff { min, max: max.clamp(min, LONGEST), next: min };
+        self
+    }
+
+    /// How long one step may take. Beyond it the step is dropped, and counts as failed.
+    pub fn task_limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit.min(LONGEST));
+        self
+    }
+
+    /// Runs the step once more after the trigger, as to flush what a batch holds.
+    ///
+    /// Where that fails it is tried again, with the [delays](Self::backoff) of other failures, until the drain is over; then
+    /// the loop ends with the error of the last try, and the report has it.
+    pub fn last_pass(mut self) -> Self {
+        self.last_pass = true;
+        self
+    }
+}
+
+impl<F, Fut> Component for Repeat<F>
+where
+    F: FnMut() -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: StepOutput,
+{
+    type Handle = Counts;
+
+    fn register(self, shutdown: &mut ShutdownCoordinator) -> Counts {
+        let runner = Runner::new(&self.name, shutdown, self.limit);
+        let counts = runner.counts.clone();
+        let Repeat { name, mut step, idle, mut backoff, last_pass, .. } = self;
+        shutdown.spawn(name, async move {
+            while runner.may_start().await {
+                let delay = match runner.run(&mut step).await {
+                    Ok(More::Yes) => Duration::ZERO,
+                    Ok(More::No) => idle,
+                    Err(_) => {
+                        let _ = runner.handle.sleep(backoff.grow()).await;
+                        continue;
+                    }
+                };
+                backoff.reset();
+                if delay.is_zero() {
+                    // A step that is always ready must not keep its worker from all other tasks.
+                    tokio::task::yield_now().await;
+                } else {
+                    let _ = runner.handle.sleep(delay).await;
+                }
+            }
+            if last_pass { runner.last_pass(&mut step, backoff).await } else { Ok(()) }
+        });
+        counts
+    }
+}
+
+impl<F> fmt::Debug for Repeat<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repeat")
+            .field("name", &self.name)
+            .field("idle", &self.idle)
+            .field("last_pass", &self.last_pass)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Every ===
+
+impl<F> Every<F> {
+    /// The first run is at once, not after a period.
+    pub fn immediately(mut self) -> Self {
+        self.immediately = true;
+        self
+    }
+
+    /// How long one run may take. Beyond it the job is dropped, and counts as failed.
+    pub fn task_limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit.min(LONGEST));
+        self
+    }
+}
+
+impl<F, Fut> Component for Every<F>
+where
+    F: FnMut() -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: StepOutput,
+{
+    type Handle = Counts;
+
+    fn register(self, shutdown: &mut ShutdownCoordinator) -> Counts {
+        let runner = Runner::new(&self.name, shutdown, self.limit);
+        let counts = runner.counts.clone();
+        let Every { name, mut job, period, immediately, .. } = self;
+        shutdown.spawn(name, async move {
+            let first = Instant::now() + if immediately { Duration::ZERO } else { period };
+            let mut ticks = tokio::time::interval_at(first, period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = runner.handle.triggered() => return,
+                    _ = ticks.tick() => {}
+                }
+                if !runner.handle.is_paused() {
+                    // A failure is logged and counted; the rhythm is the same with it.
+                    let _ = runner.run(&mut job).await;
+                }
+            }
+        });
+        counts
+    }
+}
+
+impl<F> fmt::Debug for Every<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Every")
+            .field("name", &self.name)
+            .field("period", &self.period)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl StepOutput ===
+
+impl StepOutput for () {
+    fn into_step(self) -> Result<More, BoxError> {
+        Ok(More::No)
+    }
+}
+
+impl StepOutput for More {
+    fn into_step(self) -> Result<More, BoxError> {
+        Ok(self)
+    }
+}
+
+impl<T: StepOutput, E: Into<BoxError>> StepOutput for Result<T, E> {
+    fn into_step(self) -> Result<More, BoxError> {
+        self.map_err(Into::into)?.into_step()
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// How many steps were begun.
+    pub fn runs(&self) -> u64 {
+        self.0.runs.load(Ordering::Relaxed)
+    }
+
+    /// How many of them returned an error, panicked, or were longer than their limit.
+    pub fn failed(&self) -> u64 {
+        self.0.failed.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    fn grow(&mut self) -> Duration {
+        let now = self.next;
+        self.next = now.saturating_mul(2).min(self.max);
+        now
+    }
+
+    fn reset(&mut self) {
+        self.next = self.min;
+    }
+}
+
+// === impl Runner ===
+
+impl Runner {
+    fn new(name: &Cow<'static, str>, shutdown: &ShutdownCoordinator, limit: Option<Duration>) -> Self {
+        Runner { name: name.clone(), handle: shutdown.handle(), counts: Counts::default(), limit }
+    }
+
+    /// Waits out a pause; `false` once the stop has begun.
+    async fn may_start(&self) -> bool {
+        self.handle.resumed().await;
+        !self.handle.is_triggered()
+    }
+
+    /// Runs one step to its end. The error is logged and counted, and comes back in words.
+    async fn run<F, Fut>(&self, step: &mut F) -> Result<More, String>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output: StepOutput>,
+    {
+        self.counts.0.runs.fetch_add(1, Ordering::Relaxed);
+        let mut more = More::No;
+        let work = caught(async {
+            let step = step();
+            let output = match self.limit {
+                Some(limit) => tokio::time::timeout(limit, step)
+                    .await
+                    .map_err(|_| format!("it was not done within its limit of {limit:?}"))?,
+                None => step.await,
+            };
+            more = output.into_step()?;
+            Ok(())
+        });
+        let (outcome, error) = work.await;
+        if outcome == Outcome::Finished {
+            return Ok(more);
+        }
+        self.counts.0.failed.fetch_add(1, Ordering::Relaxed);
+        let error = error.unwrap_or_default();
+        tracing::warn!(target: "winddown", name = %self.name, %outcome, error, "step.failed");
+        Err(error)
+    }
+
+    async fn last_pass<F, Fut>(&self, step: &mut F, mut backoff: Backoff) -> Result<(), BoxError>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output: StepOutput>,
+    {
+        while let Err(error) = self.run(step).await {
+            tokio::select! {
+                biased;
+                // A step that is under way is left to the coordinator, which waits for shields.
+                () = self.handle.cancelled() => return Err(format!("undelivered: {error}").into()),
+                () = tokio::time::sleep(backoff.grow()) => {}
+            }
+        }
+        Ok(())
+    }
+}
