@@ -11,6 +11,7 @@
 
 mod enter;
 mod heap;
+mod jobs;
 mod measure;
 mod poll;
 mod stop;
@@ -43,9 +44,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The rows that are one operation, done again and again. Those of jobs belong here too.
+/// The rows that are one operation, done again and again.
 fn rows() -> Vec<Row> {
-    vec![enter::row(), poll::pending(), poll::wrapped(), poll::asked()]
+    vec![enter::row(), poll::pending(), poll::wrapped(), poll::asked(), jobs::row()]
 }
 
 fn table(quick: bool) -> ExitCode {
@@ -55,6 +56,7 @@ fn table(quick: bool) -> ExitCode {
         missed += row.print(rounds);
     }
     missed += stop::print(quick);
+    missed += jobs::print(quick);
     println!(
         "\n{}",
         if missed == 0 {

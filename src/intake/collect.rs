@@ -162,7 +162,10 @@ impl<T: Send + Sync + 'static> Core<T> {
         // The item's own drop may be anything: not under the lock.
         drop(gone);
         drop(guard);
-        self.settled.notify_one();
+        // Only a stop waits for this, and it has closed the gate before it looked into the book: our look is later.
+        if self.gate.is_closed() {
+            self.settled.notify_one();
+        }
     }
 
     /// The job has ended whose item had been given up as still running.
