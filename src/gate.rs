@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError};
@@ -189,13 +189,19 @@ impl Gate {
         if before & FLAGS == 0 {
             return Ok(InFlight(self.0.cast()));
         }
-        let name = if before & FLAGS == DETAILED { Some(name.into()) } else { None };
+        if before & FLAGS != DETAILED {
+            return self.enter_marked(before, None);
+        }
+        // The caller's code makes the name; the count must come back if that panics.
+        let counted = InFlight(self.0.cast());
+        let name = Some(name.into());
+        mem::forget(counted);
         self.enter_marked(before, name)
     }
 
     /// Closes for good and tells the work inside that the stop has begun. Returns how much was in flight when it closed first.
     ///
-    /// Closing again changes nothing.
+    /// Closing again changes nothing. A coordinator closes its own gates; one that was closed before stays so.
     pub fn close(&self) -> usize {
         let block = self.block();
         let control = block.lock();
@@ -494,7 +500,7 @@ impl InFlight {
 
     /// Drops the guard and says whether that fell after the close.
     pub(crate) fn leave(self) -> bool {
-        let mut guard = ManuallyDrop::new(self);
+        let mut guard = mem::ManuallyDrop::new(self);
         let block = if guard.has_ticket() { guard.give_back_ticket() } else { guard.0.cast() };
         // SAFETY: as in `drop`, which does not run for this guard.
         unsafe { Block::leave(block) }

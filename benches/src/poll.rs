@@ -4,6 +4,7 @@ use std::future::Future;
 use std::hint::black_box;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::future::{AbortHandle, Abortable};
@@ -122,20 +123,30 @@ pub fn asked() -> Row {
         target: |load, _| load * 1.5 + 0.1,
         ops: vec![
             op("plain-load", || {
-                let flag = std::sync::atomic::AtomicBool::new(false);
+                let flag = AtomicBool::new(false);
                 again(move |times| {
-                    (0..times).for_each(|_| drop(black_box(flag.load(std::sync::atomic::Ordering::Acquire))))
+                    (0..times).for_each(|_| {
+                        black_box(flag.load(Ordering::Acquire));
+                    })
                 })
             }),
             Op {
                 ours: true,
                 ..op("is-stopping", || {
-                    guarded(|guard, times| (0..times).for_each(|_| drop(black_box(guard.is_stopping()))))
+                    guarded(|guard, times| {
+                        (0..times).for_each(|_| {
+                            black_box(guard.is_stopping());
+                        })
+                    })
                 })
             },
             op("is-cancelled", || {
                 let token = CancellationToken::new();
-                again(move |times| (0..times).for_each(|_| drop(black_box(token.is_cancelled()))))
+                again(move |times| {
+                    (0..times).for_each(|_| {
+                        black_box(token.is_cancelled());
+                    })
+                })
             }),
         ],
     }

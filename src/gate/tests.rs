@@ -213,6 +213,20 @@ fn a_gate_that_keeps_no_details_makes_no_name() {
     assert!(gate.details().is_empty());
 }
 
+#[test]
+fn a_name_that_panics_leaves_no_count_behind() {
+    struct Bad;
+    impl From<Bad> for Cow<'static, str> {
+        fn from(_: Bad) -> Self {
+            panic!("a name of the worst kind")
+        }
+    }
+    let gate = Gate::new("g").detailed();
+    let inner = gate.clone();
+    assert!(std::panic::catch_unwind(move || drop(inner.enter_named(Bad))).is_err());
+    assert_eq!(gate.in_flight(), 0);
+}
+
 /// I10.
 #[test]
 fn what_is_let_in_while_the_gate_closes_is_waited_for() {
