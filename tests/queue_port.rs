@@ -200,8 +200,14 @@ async fn a_handed_back_job_is_not_its_last_holders_any_more(bench: impl Bench) {
     assert_eq!(bench.queue().ack(std::slice::from_ref(&job.lease)).await.unwrap(), [Held::Lost]);
     assert_eq!(bench.queue().nack(&job.lease, secs(1), "late").await.unwrap(), Held::Lost);
     assert_eq!(bench.dump().await, before);
-    claim_one(&bench, "two").await;
-    assert_eq!(bench.queue().requeue(&[HandBack::interrupted(job.lease)]).await.unwrap(), [Held::Lost]);
+    let stale = [HandBack::interrupted(job.lease)];
+    let next = claim_one(&bench, "two").await;
+    assert_eq!(bench.queue().requeue(&stale).await.unwrap(), [Held::Lost]);
+    assert_eq!(bench.queue().requeue(&[HandBack::interrupted(next.lease)]).await.unwrap(), [Held::Yours]);
+    assert_eq!(bench.queue().requeue(&stale).await.unwrap(), [Held::Lost]);
+    let next = claim_one(&bench, "two").await.lease;
+    assert_eq!(bench.queue().nack(&next, Duration::ZERO, "no luck").await.unwrap(), Held::Yours);
+    assert_eq!(bench.queue().requeue(&[HandBack::interrupted(next)]).await.unwrap(), [Held::Lost]);
 }
 
 async fn an_expired_lease_counts_a_crash_and_the_job_is_free_at_that_moment(bench: impl Bench) {
@@ -343,11 +349,16 @@ async fn a_second_drain_shortens_and_never_lengthens(bench: impl Bench) {
 }
 
 async fn a_lease_that_ends_before_the_kill_still_does(bench: impl Bench) {
-    fill(&bench, &["a"]).await;
+    fill(&bench, &["a", "b"]).await;
     let job = bench.queue().claim(&owner("one"), 1, secs(10)).await.unwrap().remove(0);
+    bench.queue().claim(&owner("one"), 1, secs(5)).await.unwrap();
     bench.queue().begin_drain(&owner("one"), Some(secs(20))).await.unwrap();
-    assert_eq!(bench.queue().extend(std::slice::from_ref(&job.lease), secs(5)).await.unwrap(), [Held::Yours]);
+    assert!(claim(&bench, "two", 9).await.is_empty());
+    assert_eq!(bench.queue().extend(std::slice::from_ref(&job.lease), secs(8)).await.unwrap(), [Held::Yours]);
     bench.pass(secs(5)).await;
+    let claimed = claim(&bench, "two", 9).await;
+    assert_eq!((names(&claimed), claimed[0].interruptions), (vec!["b"], 1));
+    bench.pass(secs(3)).await;
     assert_eq!(claim_one(&bench, "two").await.interruptions, 1);
 }
 

@@ -257,13 +257,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Sqlite<T
         let kill_in = kill_in.map(millis);
         let marked = async {
             let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-            for statement in [&self.say.mark_ending, &self.say.shorten] {
-                sqlx::query(statement.sql())
-                    .bind(owner.as_str().to_owned())
-                    .bind(kill_in)
-                    .execute(&mut *tx)
-                    .await?;
-            }
+            let owner = owner.as_str();
+            sqlx::query(self.say.mark_ending.sql()).bind(owner.to_owned()).execute(&mut *tx).await?;
+            sqlx::query(self.say.shorten.sql())
+                .bind(owner.to_owned())
+                .bind(kill_in)
+                .execute(&mut *tx)
+                .await?;
             sqlx::query(self.say.forget_marks.sql()).execute(&mut *tx).await?;
             tx.commit().await
         };

@@ -189,9 +189,8 @@ impl Statements {
             check: say("UPDATE {table} SET owner = owner WHERE {held} RETURNING id, epoch"),
             checkpoint: say("UPDATE {table} SET checkpoint = ?2 WHERE {held} RETURNING id, epoch"),
             mark_ending: say(
-                "INSERT INTO {table} (id, state, due, payload, enqueued_at, owner, kill_at)
-                 VALUES ('winddown:ending:' || ?1, 'ending', {now}, '', {now}, ?1, coalesce({now} + ?2, {never}))
-                 ON CONFLICT (id) DO UPDATE SET kill_at = min(kill_at, excluded.kill_at)",
+                "INSERT INTO {table} (id, state, due, payload, enqueued_at, owner)
+                 VALUES ('winddown:ending:' || ?1, 'ending', {now}, '', {now}, ?1) ON CONFLICT (id) DO NOTHING",
             ),
             shorten: say(
                 "UPDATE {table} SET
