@@ -106,6 +106,15 @@ pub enum Held {
     Gone,
 }
 
+/// What came of one [`step`](super::Queue::step).
+#[derive(Debug)]
+pub struct Stepped<T> {
+    /// What became of the jobs that were to be acked, in the order given.
+    pub held: Vec<Held>,
+    /// The jobs that were claimed.
+    pub claimed: Vec<Claimed<T>>,
+}
+
 /// The job is somebody else's by now; what its old holder asked for was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseLost {

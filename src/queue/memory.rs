@@ -1,5 +1,6 @@
 //! A queue within one process, on tokio's clock: for tests, and for work that need not survive the process.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +65,14 @@ impl<T: Clone + Send + Sync + 'static> Memory<T> {
 impl<T> Clone for Memory<T> {
     fn clone(&self) -> Memory<T> {
         Memory { shared: self.shared.clone(), max_crashes: self.max_crashes }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Memory<T> {
+    /// All that is in it, for tests that compare.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("Memory").field("state", &*state).field("max_crashes", &self.max_crashes).finish()
     }
 }
 

@@ -11,6 +11,7 @@ use crate::queue::{Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, JobId,
 pub(super) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The rules, behind a lock; only `Instant::now` is from outside.
+#[derive(Debug)]
 pub(super) struct State<T> {
     jobs: HashMap<u64, Entry<T>>,
     ids: HashMap<JobId, u64>,
@@ -28,6 +29,7 @@ pub(super) struct State<T> {
 /// First in line is smallest: higher priority, then earlier.
 type Place = (Reverse<i32>, u64);
 
+#[derive(Debug)]
 pub(super) struct Entry<T> {
     id: JobId,
     item: T,
@@ -42,6 +44,7 @@ pub(super) struct Entry<T> {
     kind: Kind,
 }
 
+#[derive(Debug)]
 pub(super) enum Kind {
     Pending,
     Scheduled { due: Instant },
@@ -102,8 +105,15 @@ impl<T: Clone> State<T> {
         }
         let now = Instant::now();
         // Expired leases are only looked at here: until one is really claimed anew it is its holder's to settle.
-        let due = self.timed.iter().take_while(|(due, _)| *due <= now).map(|&(_, order)| order);
-        let mut places: Vec<Place> = due.map(|order| (Reverse(self.jobs[&order].priority), order)).collect();
+        let due = self
+            .timed
+            .iter()
+            .take_while(|(due, _)| *due <= now)
+            .map(|&(_, order)| (order, &self.jobs[&order]));
+        let (delayed, expired): (Vec<_>, Vec<_>) =
+            due.partition(|(_, job)| matches!(job.kind, Kind::Scheduled { .. }));
+        let due = delayed.into_iter().take(max).chain(expired);
+        let mut places: Vec<Place> = due.map(|(order, job)| (Reverse(job.priority), order)).collect();
         places.extend(self.line.iter().take(max));
         places.sort_unstable();
         places.truncate(max);

@@ -9,7 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use super::statements::Statements;
 use super::{Sqlite, row};
-use crate::queue::{Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError};
+use crate::queue::{
+    Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
+};
 
 /// How often a waiter looks for jobs that another process has enqueued.
 const POLL: Duration = Duration::from_secs(1);
@@ -255,13 +257,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Sqlite<T
         let kill_in = kill_in.map(millis);
         let marked = async {
             let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-            for statement in [&self.say.mark_ending, &self.say.shorten] {
-                sqlx::query(statement.sql())
-                    .bind(owner.as_str().to_owned())
-                    .bind(kill_in)
-                    .execute(&mut *tx)
-                    .await?;
-            }
+            let owner = owner.as_str();
+            sqlx::query(self.say.mark_ending.sql()).bind(owner.to_owned()).execute(&mut *tx).await?;
+            sqlx::query(self.say.shorten.sql())
+                .bind(owner.to_owned())
+                .bind(kill_in)
+                .execute(&mut *tx)
+                .await?;
             sqlx::query(self.say.forget_marks.sql()).execute(&mut *tx).await?;
             tx.commit().await
         };
@@ -309,19 +311,19 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Sqlite<T
         owner: &Owner,
         max: usize,
         lease: Duration,
-    ) -> Result<(Vec<Held>, Vec<Claimed<T>>), QueueError> {
+    ) -> Result<Stepped<T>, QueueError> {
         if done.is_empty() {
-            return Ok((Vec::new(), self.claim(owner, max, lease).await?));
+            return Ok(Stepped { held: Vec::new(), claimed: self.claim(owner, max, lease).await? });
         }
         if max == 0 {
-            return Ok((self.ack(done).await?, Vec::new()));
+            return Ok(Stepped { held: self.ack(done).await?, claimed: Vec::new() });
         }
         let stepped = async {
             let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
             let held = settle(&self.say, &mut tx, done, Change::Ack).await?;
             let claimed = self.claim_on(&mut tx, owner, max, lease).await?;
             tx.commit().await?;
-            Ok((held, claimed))
+            Ok(Stepped { held, claimed })
         };
         stepped.await.map_err(|error: sqlx::Error| QueueError::new("ack and claim jobs", error))
     }

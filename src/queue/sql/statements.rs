@@ -73,15 +73,15 @@ const CREATE: [&str; 4] = [
     "INSERT INTO {table} (id, state, due, payload, enqueued_at, attempts)
      VALUES ('winddown:queue', 'queue', {never}, 'layout of this table: see attempts', {now}, {layout})",
     "CREATE TRIGGER {totals} AFTER UPDATE OF interruptions, crashes ON {table}
-     WHEN NEW.state <> 'queue' AND (NEW.interruptions > OLD.interruptions OR NEW.crashes > OLD.crashes) BEGIN
+     WHEN NEW.state <> 'queue' AND (NEW.interruptions = OLD.interruptions + 1 OR NEW.crashes = OLD.crashes + 1) BEGIN
         UPDATE {table} SET
-            interruptions = min(interruptions + max(NEW.interruptions - max(OLD.interruptions, 0), 0), {never}),
-            crashes = min(crashes + max(NEW.crashes - max(OLD.crashes, 0), 0), {never})
+            interruptions = min(interruptions + (NEW.interruptions = OLD.interruptions + 1), {never}),
+            crashes = min(crashes + (NEW.crashes = OLD.crashes + 1), {never})
         WHERE id = 'winddown:queue';
      END",
 ];
 
-// Three short looks into the index, whatever the backlog; `min` keeps a number that is out of bounds from failing the batch.
+// Three short looks into the index, whatever the backlog (leases that ran out are all sorted, and they are never many). `min` keeps a number that is out of bounds from failing the batch.
 // The epoch begins above those of any earlier job of the same name, since `seq` is never used twice.
 const CLAIM: &str = "
     UPDATE {table} SET
@@ -101,7 +101,7 @@ const CLAIM: &str = "
             UNION ALL SELECT * FROM (SELECT seq, priority FROM {table}
                 WHERE state = 'scheduled' AND due <= {now} ORDER BY due, priority DESC, seq LIMIT ?2)
             UNION ALL SELECT * FROM (SELECT seq, priority FROM {table}
-                WHERE state = 'active' AND due <= {now} ORDER BY due, priority DESC, seq LIMIT ?2)
+                WHERE state = 'active' AND due <= {now} ORDER BY priority DESC, seq LIMIT ?2)
         ) ORDER BY priority DESC, seq LIMIT ?2
     ) AND NOT EXISTS (SELECT 1 FROM {table} WHERE id = 'winddown:ending:' || ?1)
     RETURNING seq, id, state, priority, payload, attempts, interruptions, crashes, epoch, checkpoint,
@@ -189,9 +189,8 @@ impl Statements {
             check: say("UPDATE {table} SET owner = owner WHERE {held} RETURNING id, epoch"),
             checkpoint: say("UPDATE {table} SET checkpoint = ?2 WHERE {held} RETURNING id, epoch"),
             mark_ending: say(
-                "INSERT INTO {table} (id, state, due, payload, enqueued_at, owner, kill_at)
-                 VALUES ('winddown:ending:' || ?1, 'ending', {now}, '', {now}, ?1, coalesce({now} + ?2, {never}))
-                 ON CONFLICT (id) DO UPDATE SET kill_at = min(kill_at, excluded.kill_at)",
+                "INSERT INTO {table} (id, state, due, payload, enqueued_at, owner)
+                 VALUES ('winddown:ending:' || ?1, 'ending', {now}, '', {now}, ?1) ON CONFLICT (id) DO NOTHING",
             ),
             shorten: say(
                 "UPDATE {table} SET
