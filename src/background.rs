@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::coordinator::{Component, ShutdownCoordinator};
 use crate::error::BoxError;
@@ -259,18 +259,18 @@ where
         let Every { name, mut job, period, immediately, .. } = self;
         shutdown.spawn(name, async move {
             let first = Instant::now() + if immediately { Duration::ZERO } else { period };
-            let mut ticks = tokio::time::interval_at(first, period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            let mut tick = first;
             loop {
                 tokio::select! {
                     biased;
                     () = runner.handle.triggered() => return,
-                    _ = ticks.tick() => {}
+                    () = tokio::time::sleep_until(tick) => {}
                 }
                 if !runner.handle.is_paused() {
                     // A failure is logged and counted; the rhythm is the same with it.
                     let _ = runner.run(&mut job).await;
                 }
+                tick = next_tick(first, period, Instant::now());
             }
         });
         counts
@@ -284,6 +284,13 @@ impl<F> fmt::Debug for Every<F> {
             .field("period", &self.period)
             .finish_non_exhaustive()
     }
+}
+
+/// The first tick of the rhythm after `now`, whatever was missed.
+fn next_tick(first: Instant, period: Duration, now: Instant) -> Instant {
+    let into = now.saturating_duration_since(first).as_nanos() % period.as_nanos();
+    // Less than a period, which is less than what the type can hold.
+    now + period.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)))
 }
 
 // === impl StepOutput ===

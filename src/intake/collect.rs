@@ -1,6 +1,6 @@
 //! Takes in what was not finished and brings it back: in order, side by side, again and again until it worked.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -190,7 +190,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector(Arc::clone(self));
+        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new() };
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -341,30 +341,36 @@ impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
 }
 
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
-struct Collector<T: Send + Sync + 'static>(Arc<Core<T>>);
+struct Collector<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
+    /// By number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<u64, Owed<T>>,
+}
 
 impl<T: Send + Sync + 'static> Collector<T> {
-    async fn run(self) {
-        let core = &self.0;
+    async fn run(mut self) {
+        let core = &Arc::clone(&self.core);
         let at_once = match core.width {
             Width::Single(calls) => core.config().calls.unwrap_or(calls),
             Width::Batch => 1,
         };
         let mut calls = FuturesUnordered::new();
-        let mut waiting: VecDeque<Owed<T>> = VecDeque::new();
         loop {
-            if calls.is_empty() && waiting.is_empty() {
+            if calls.is_empty() && self.waiting.is_empty() {
                 core.stragglers().await;
             }
-            waiting.extend(core.take_owed());
-            if calls.is_empty() && waiting.is_empty() && self.is_done() {
+            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
+            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
                 return;
             }
-            while calls.len() < at_once && !waiting.is_empty() {
+            while calls.len() < at_once && !self.waiting.is_empty() {
                 let load = match core.width {
                     // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => waiting.pop_back().into_iter().collect(),
-                    Width::Batch => waiting.drain(..waiting.len().min(BATCH)).collect(),
+                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
+                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
+                        .take(BATCH)
+                        .map(|(_, owed)| owed)
+                        .collect(),
                 };
                 calls.push(Arc::clone(core).bring_back(load));
             }
@@ -373,7 +379,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 Some(()) = calls.next() => {}
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
-                    for owed in waiting.drain(..).chain(core.take_owed()) {
+                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
                         core.lose(&owed.item, Some(owed.guard), "its turn to be handed back did not come in time");
                     }
                     while calls.next().await.is_some() {}
@@ -387,7 +393,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
     fn is_done(&self) -> bool {
-        let mut book = self.0.book();
+        let mut book = self.core.book();
         if book.owed.is_empty() {
             book.collecting = false;
         }
@@ -397,13 +403,13 @@ impl<T: Send + Sync + 'static> Collector<T> {
 
 impl<T: Send + Sync + 'static> Drop for Collector<T> {
     fn drop(&mut self) {
-        let core = &self.0;
+        let core = &self.core;
         let left = {
             let mut book = core.book();
             book.collecting = false;
             std::mem::take(&mut book.owed)
         };
-        for owed in left {
+        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
             core.lose(&owed.item, Some(owed.guard), "the runtime ended before it was handed back");
         }
     }
