@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             match (rows().iter().flat_map(|row| &row.ops).find(|op| op.name == name), times.parse(), threads)
             {
                 (Some(op), Ok(times), Ok(threads)) => {
-                    measure::elapsed(&*(op.make)(), times, threads);
+                    measure::once(&*(op.make)(), times, threads);
                     ExitCode::SUCCESS
                 }
                 _ => usage(),

@@ -254,7 +254,9 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
             }
             start.wait();
             gate.close();
+            let closed_at = std::time::Instant::now();
             while !is_drained(&gate) {
+                assert!(closed_at.elapsed().as_secs() < 60, "never drains");
                 std::thread::yield_now();
             }
             assert_eq!(granted.load(SeqCst), 0, "drained while work that was let in went on");
