@@ -92,6 +92,8 @@ struct Task {
     critical: bool,
     /// Told at the hard signal and given the cancel window, rather than dropped at once.
     cooperative: bool,
+    /// Started also where the stop comes during the set-up: it has something to close.
+    always: bool,
     until: Phase,
 }
 
@@ -224,6 +226,7 @@ impl ShutdownCoordinator {
             work: Some(Box::pin(async move { task.await.into_result() })),
             critical: true,
             cooperative: false,
+            always: false,
             until: Phase::Drain,
         });
         TaskOptions(&mut self.tasks[index])
@@ -262,8 +265,8 @@ impl Drop for ShutdownCoordinator {
         self.control.begin(Reason::Dropped, tokio::time::Instant::now());
         self.control.stop_intake();
         self.control.cancel();
-        for task in &self.tasks {
-            task.unit.abort();
+        for unit in self.control.units() {
+            unit.give_up();
         }
         let report = self.account(account::Log::default());
         for phase in Phase::ALL {
@@ -321,6 +324,12 @@ impl TaskOptions<'_> {
     /// for probes ([`Phase::Close`]). Earlier ones are taken as the drain.
     pub fn until(self, phase: Phase) -> Self {
         self.0.until = phase.max(Phase::Drain);
+        self
+    }
+
+    /// It is started also where the stop comes before it, during the set-up.
+    fn always(self) -> Self {
+        self.0.always = true;
         self
     }
 

@@ -321,6 +321,7 @@ impl Gate {
     }
 
     /// Fires [`stopping`](Self::stopping) before the close.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn stop(&self) {
         self.block().stopping.fire();
     }
@@ -338,6 +339,7 @@ impl Gate {
         self.block().marks.load(Ordering::Acquire) & PULLED != 0
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn is_detailed(&self) -> bool {
         self.block().words[0].0.load(Ordering::Acquire) & DETAILED != 0
     }
@@ -361,6 +363,7 @@ impl Gate {
     }
 
     /// What is in flight, oldest first; empty where the gate is not detailed.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn details(&self) -> Vec<UnitDetail> {
         detail::oldest_first(&self.block().units.lock().unwrap_or_else(PoisonError::into_inner))
     }

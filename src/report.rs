@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::trigger::{Leave, Reason, Signal};
+use crate::watchdog;
 
 /// What became of every piece of work, every hook and every task of a stop.
 ///
@@ -249,7 +250,7 @@ impl Report {
 
     /// Leaves the process with [`Report::code`] at once: no destructor, no thread and no blocking task can hold it.
     pub fn exit(&self) -> ! {
-        let _ = std::io::stdout().flush();
+        watchdog::flush();
         if let Some(leave) = &self.0.leave {
             leave(self.code());
         }

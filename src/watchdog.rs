@@ -17,11 +17,24 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// On a thread of its own, since a write to a full pipe blocks for ever and so does waiting for another writer's lock.
 /// Asking `poll` first would not do: it tells of one write's worth of room, and not of the lock.
 pub(crate) fn say(words: String) {
-    let (done, is_done) = mpsc::channel();
-    let writer = std::thread::Builder::new().name("winddown-words".to_owned()).spawn(move || {
+    in_time(move || {
         let mut err = std::io::stderr().lock();
         let _ = err.write_all(words.as_bytes());
         let _ = err.flush();
+    });
+}
+
+/// Flushes standard output, as far as it takes that in time: another thread may hold its lock.
+pub(crate) fn flush() {
+    in_time(|| {
+        let _ = std::io::stdout().flush();
+    });
+}
+
+fn in_time(write: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let writer = std::thread::Builder::new().name("winddown-words".to_owned()).spawn(move || {
+        write();
         let _ = done.send(());
     });
     if writer.is_ok() {

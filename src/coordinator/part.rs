@@ -15,6 +15,8 @@ impl Component for ShutdownCoordinator {
     fn register(self, shutdown: &mut ShutdownCoordinator) -> ShutdownHandle {
         let handle = self.handle();
         let (part, whole) = (Arc::clone(&self.control), Arc::clone(&shutdown.control));
+        // A stop that came during the set-up comes before the part's work: it then starts none, and closes what it has.
+        let (late, late_part) = (Arc::clone(&whole), Arc::clone(&part));
         let relay = async move {
             whole.triggered.fired().await;
             part.begin(whole.reason().unwrap_or(Reason::Dropped), tokio::time::Instant::now());
@@ -27,6 +29,10 @@ impl Component for ShutdownCoordinator {
         let name = self.name.clone();
         shutdown
             .spawn(name, async move {
+                if late.triggered.is_fired() {
+                    let reason = late.reason().unwrap_or(Reason::Dropped);
+                    late_part.begin(reason, tokio::time::Instant::now());
+                }
                 let report = tokio::select! {
                     biased;
                     report = self.run() => report,
@@ -38,7 +44,8 @@ impl Component for ShutdownCoordinator {
                 }
             })
             .optional()
-            .cooperative();
+            .cooperative()
+            .always();
         handle
     }
 }

@@ -28,6 +28,10 @@ struct Started {
     unit: Arc<Unit>,
     phase: Phase,
     limit: Option<Instant>,
+    /// How many hooks come one after another from here on, itself included: each has its share of the time.
+    left: usize,
+    /// Whether the limit is that of a forced stop already.
+    forced: bool,
 }
 
 impl ShutdownCoordinator {
@@ -91,28 +95,25 @@ impl ShutdownCoordinator {
     /// One after another: by rank, then in reverse order of registration.
     pub(super) async fn close(&mut self, log: &mut Log) -> bool {
         let control = Arc::clone(&self.control);
-        let mut in_time = true;
         let hooks = self.take_hooks(Phase::Close);
-        let mut left = hooks.len();
-        for (hook, _) in hooks {
-            let now = Instant::now();
-            let time_left = control
-                .deadline(Phase::Close)
-                .map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
-            let share = now + control.plan.hook_share(time_left, left);
-            left -= 1;
-            let started = self.start_hook(hook, Some(share));
-            in_time &= judge(&control, started, log).await;
-        }
+        let one_by_one = async {
+            let mut in_time = true;
+            let mut left = hooks.len();
+            for (hook, _) in hooks {
+                let started = start_hook(&control, &self.runtime, hook, left);
+                left -= 1;
+                in_time &= judge(&control, started, log).await;
+            }
+            in_time
+        };
+        let in_time = with_progress(&control, one_by_one).await;
         let tasks = self.units(|task| task.until == Phase::Close);
         let ended = tokio::select! {
             biased;
             () = all_done(&tasks) => true,
             () = control.passed(Phase::Close, None) => false,
         };
-        for unit in tasks.iter().filter(|unit| !unit.done.is_fired()) {
-            unit.abort();
-        }
+        tasks.iter().for_each(|unit| unit.give_up());
         if !ended {
             let _ = tokio::time::timeout(LAST_STEP, all_done(&tasks)).await;
         }
@@ -143,10 +144,6 @@ impl ShutdownCoordinator {
         order.into_iter().filter_map(|(index, after)| Some((hooks[index].take()?, waits(after)))).collect()
     }
 
-    fn start_hook(&self, hook: Hook, share: Option<Instant>) -> Started {
-        start_hook(&self.control, &self.runtime, hook, share)
-    }
-
     /// Runs the hooks of a phase side by side; one that is `after` others starts when these have ended.
     fn side_by_side<'l>(
         &mut self,
@@ -158,17 +155,19 @@ impl ShutdownCoordinator {
         let runtime = self.runtime.clone();
         async move {
             let ends: Vec<crate::latch::Latch> = hooks.iter().map(|_| crate::latch::Latch::new()).collect();
+            let left = chains(&hooks);
             let shared = tokio::sync::Mutex::new(log);
             let all: FuturesUnordered<_> = hooks
                 .into_iter()
                 .enumerate()
                 .map(|(index, (hook, after))| {
+                    let left = left[index];
                     let (control, runtime, ends, shared) = (&control, &runtime, &ends, &shared);
                     async move {
                         for other in after {
                             ends[other].fired().await;
                         }
-                        let started = start_hook(control, runtime, hook, None);
+                        let started = start_hook(control, runtime, hook, left);
                         let in_time = wait(control, &started).await;
                         ends[index].fire();
                         shared.lock().await.hook(control, &started.unit, started.phase, in_time);
@@ -189,13 +188,15 @@ fn start_hook(
     control: &Arc<Control>,
     runtime: &tokio::runtime::Handle,
     hook: Hook,
-    share: Option<Instant>,
+    left: usize,
 ) -> Started {
+    // Asked before the share is: a force that comes in between shortens it again.
+    let forced = control.forced.is_fired();
     let now = Instant::now();
     let phase = hook.phase;
     let own = hook.limit.map(|limit| now + limit.min(control.plan.kill()));
     let intake = (phase == Phase::StopIntake).then(|| now + control.plan.stop_intake_limit());
-    let limit = [own, share, intake].into_iter().flatten().min();
+    let limit = [own, share(control, phase, left), intake].into_iter().flatten().min();
     let deadline = control.deadline(phase).unwrap_or(now);
     let deadline = limit.map_or(deadline, |limit| limit.min(deadline));
     let cx = HookCx::new(phase, control.reason().unwrap_or(Reason::Dropped), deadline);
@@ -203,16 +204,43 @@ fn start_hook(
     control.add_unit(Arc::clone(&unit));
     let work = hook.start(cx);
     unit.start(runtime, work, |_| {});
-    Started { unit, phase, limit }
+    Started { unit, phase, limit, left, forced }
+}
+
+/// When the share of a hook ends that has others behind it.
+fn share(control: &Control, phase: Phase, left: usize) -> Option<Instant> {
+    let now = Instant::now();
+    let time_left = control.deadline(phase)?.saturating_duration_since(now);
+    Some(now + control.plan.hook_share(time_left, left))
+}
+
+/// How many hooks come one after another from each on, itself included.
+fn chains(hooks: &[(Hook, Vec<usize>)]) -> Vec<usize> {
+    let mut left = vec![1; hooks.len()];
+    // Whoever waits stands behind those that it waits for.
+    for (place, (_, after)) in hooks.iter().enumerate().rev() {
+        for &other in after {
+            left[other] = left[other].max(left[place] + 1);
+        }
+    }
+    left
 }
 
 /// Waits for a hook within its limits; past them it is aborted. Whether it was in time.
 async fn wait(control: &Control, started: &Started) -> bool {
     let unit = &started.unit;
-    let in_time = tokio::select! {
-        biased;
-        () = unit.done.fired() => true,
-        () = control.passed(started.phase, started.limit) => false,
+    let (mut limit, mut forced) = (started.limit, started.forced);
+    let in_time = loop {
+        tokio::select! {
+            biased;
+            () = unit.done.fired() => break true,
+            // Less time is left for this hook and for those behind it: it is shared anew.
+            () = control.forced.fired(), if !forced => {
+                forced = true;
+                limit = [limit, share(control, started.phase, started.left)].into_iter().flatten().min();
+            }
+            () = control.passed(started.phase, limit) => break false,
+        }
     };
     if in_time {
         return true;
@@ -260,7 +288,7 @@ async fn hand_back(
             tokio::time::sleep(LAST_STEP).await;
         }
         for unit in overdue.iter().filter(|unit| !cooperative.iter().any(|other| Arc::ptr_eq(unit, other))) {
-            unit.abort();
+            unit.give_up();
         }
         std::future::pending::<()>().await;
     };
@@ -273,7 +301,7 @@ async fn hand_back(
     if !all_gone {
         // The window is over: shields fall, and what does not even see that is taken away.
         gates.iter().for_each(crate::gate::Gate::cut);
-        overdue.iter().for_each(|unit| unit.abort());
+        overdue.iter().for_each(|unit| unit.give_up());
         all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
     }
     let taken = async {
@@ -289,11 +317,12 @@ async fn hand_back(
     };
     if !in_time {
         returns.iter().for_each(|returns| returns.give_up());
-        later.iter().for_each(|unit| unit.abort());
+        later.iter().for_each(|unit| unit.give_up());
         let named = join_all(returns.iter().map(|returns| returns.settled()));
         let _ = tokio::time::timeout(LAST_STEP, named).await;
     }
-    all_gone && in_time
+    // What went after the window, but before the phase's end, is not overdue.
+    (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time
 }
 
 /// One line a second while it takes: what is left, and for how long.

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::account::Log;
-use super::{ShutdownCoordinator, StartError};
+use super::{ShutdownCoordinator, StartError, Task};
 use crate::error::BoxError;
 use crate::handle::control::Control;
 use crate::hook::{Place, in_order, panic_message, with_sources};
@@ -22,8 +22,8 @@ impl ShutdownCoordinator {
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, all gates close and all signals fire, tasks are aborted, and what hooks were to close stays
-    /// open: await it to its end.
+    /// Dropped half-way, all gates close and all signals fire, tasks and hooks under way are aborted, and what hooks
+    /// were to close stays open: await it to its end.
     pub async fn run(mut self) -> Report {
         self.run_to_the_end(Ok(())).await
     }
@@ -64,7 +64,9 @@ impl ShutdownCoordinator {
                 control.begin(Reason::StartFailed { error: with_sources(&*error) }, Instant::now());
             }
         }
-        if !control.triggered.is_fired() {
+        if control.triggered.is_fired() {
+            self.start_tasks(|task| task.always);
+        } else {
             self.begin_work();
             wait_for_the_trigger(&control).await;
         }
@@ -122,7 +124,15 @@ impl ShutdownCoordinator {
             tracing::warn!(target: "winddown", "{warning}");
         }
         tracing::info!(target: "winddown", signals = self.caught, %plan, "shutdown.ready");
-        for task in &mut self.tasks {
+        self.start_tasks(|_| true);
+        if self.control.is_paused() {
+            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
+        }
+        self.control.readiness.set(true);
+    }
+
+    fn start_tasks(&mut self, which: impl Fn(&Task) -> bool) {
+        for task in self.tasks.iter_mut().filter(|task| which(task)) {
             let Some(work) = task.work.take() else { continue };
             let (control, critical) = (Arc::clone(&self.control), task.critical);
             let name = task.unit.name.clone();
@@ -139,10 +149,6 @@ impl ShutdownCoordinator {
                 }
             });
         }
-        if self.control.is_paused() {
-            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
-        }
-        self.control.readiness.set(true);
     }
 }
 

@@ -37,7 +37,6 @@ pub(crate) struct Control {
     phases: [Latch; 5],
     report: OnceLock<Report>,
     paused: watch::Sender<bool>,
-    made_at: Instant,
     state: Mutex<State>,
     gates: Mutex<Vec<Gate>>,
     units: Mutex<Vec<Arc<Unit>>>,
@@ -53,6 +52,8 @@ struct State {
     forced: Option<(Duration, Signal)>,
     stop_intake_ended: Option<Duration>,
     escalation: Escalation,
+    /// The first signal, which may have come before there was a coordinator.
+    signalled: Option<Instant>,
     /// Dropped at the end: tells the thread that watches where exiting is not ours.
     watched: Option<mpsc::Sender<()>>,
 }
@@ -75,7 +76,6 @@ impl Control {
             phases: std::array::from_fn(|_| Latch::new()),
             report: OnceLock::new(),
             paused: watch::Sender::new(false),
-            made_at: Instant::now(),
             state: Mutex::new(State {
                 phase: None,
                 begun: None,
@@ -83,6 +83,7 @@ impl Control {
                 forced: None,
                 stop_intake_ended: None,
                 escalation: Escalation::new(),
+                signalled: None,
                 watched: None,
             }),
             gates: Mutex::new(Vec::new()),
@@ -229,9 +230,10 @@ impl Control {
     /// Waits until the phase's deadline has passed, or the limit, which may be sooner. A forced stop moves both.
     pub(crate) async fn passed(&self, phase: Phase, limit: Option<Instant>) {
         loop {
+            // Asked before the deadline: a force that comes in between is seen by one of the two.
+            let was_forced = self.forced.is_fired();
             let Some(deadline) = self.deadline(phase) else { return std::future::pending().await };
             let until = limit.map_or(deadline, |limit| limit.min(deadline));
-            let was_forced = self.forced.is_fired();
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(until) => return,
@@ -256,6 +258,11 @@ impl Control {
         let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
         units.retain(|unit| !unit.gone.is_fired());
         units.push(unit);
+    }
+
+    /// All tasks and hooks whose futures are still there.
+    pub(crate) fn units(&self) -> Vec<Arc<Unit>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn set_paused(&self, paused: bool) {
@@ -307,7 +314,7 @@ impl Control {
         if let Some(phase) = self.phase() {
             lines.push(format!("phase {phase}"));
         }
-        let units = self.units.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let units = self.units();
         for unit in units.iter().filter(|unit| unit.is_running()) {
             lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
         }
@@ -329,6 +336,8 @@ impl Control {
         let thread = std::thread::Builder::new().name("winddown-watchdog".to_owned()).spawn(move || {
             if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout)
                 && let Some(control) = me.upgrade()
+                // The end may have come before it could tell this thread.
+                && control.report.get().is_none()
             {
                 let stuck = control.in_flight();
                 tracing::error!(target: "winddown", stuck = stuck.join("; "), "shutdown.stuck");
@@ -360,7 +369,11 @@ impl Listener for Control {
             Told::Dump => return watchdog::say(watchdog::stuck_list("in flight", &self.in_flight())),
             Told::Stop(signal) => signal,
         };
-        let step = self.state().escalation.see(signal, at.saturating_duration_since(self.made_at));
+        let step = {
+            let mut state = self.state();
+            let first = *state.signalled.get_or_insert(at);
+            state.escalation.see(signal, at.saturating_duration_since(first))
+        };
         match (step, self.report.get()) {
             (Step::Doubled, _) => {}
             // All is closed: whoever still asks wants what holds the process up to be left behind.
@@ -387,7 +400,11 @@ impl Listener for Control {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        self.triggered_at().map(|at| later_by(at, self.plan.watchdog_at()))
+        let at = later_by(self.triggered_at()?, self.plan.watchdog_at());
+        // Once forced, all is over sooner; whoever forced is not to wait for the rest of the grace.
+        let forced = self.forced.is_fired() && self.report.get().is_none();
+        let sooner = self.deadline(Phase::Close).filter(|_| forced);
+        sooner.map_or(at, |end| at.min(later_by(end, self.plan.margin() / 2))).into()
     }
 
     fn tick(&self, now: Instant) {

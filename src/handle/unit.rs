@@ -74,6 +74,13 @@ impl Unit {
         }
     }
 
+    /// Aborts it, unless nobody waits for it: what waits for the end of the stop gets to hear of it.
+    pub(crate) fn give_up(&self) {
+        if !self.done.is_fired() {
+            self.abort();
+        }
+    }
+
     pub(crate) fn began(&self) -> Option<Instant> {
         self.began.get().copied()
     }

@@ -190,7 +190,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new() };
+        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new(), ended: false };
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -345,6 +345,8 @@ struct Collector<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
     /// By number: what came later may have been let in earlier, and goes back before what waits already.
     waiting: BTreeMap<u64, Owed<T>>,
+    /// It has come to its end: what is owed from here on is another one's.
+    ended: bool,
 }
 
 impl<T: Send + Sync + 'static> Collector<T> {
@@ -392,17 +394,21 @@ impl<T: Send + Sync + 'static> Collector<T> {
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
-    fn is_done(&self) -> bool {
+    fn is_done(&mut self) -> bool {
         let mut book = self.core.book();
         if book.owed.is_empty() {
             book.collecting = false;
+            self.ended = true;
         }
-        !book.collecting
+        self.ended
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for Collector<T> {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         let core = &self.core;
         let left = {
             let mut book = core.book();
