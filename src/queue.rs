@@ -24,8 +24,8 @@ pub mod sql;
 mod worker;
 
 pub use job::{
-    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, Lease, LeaseLost, NewJob,
-    Owner, QueueError, Stepped,
+    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, JobState, Lease, LeaseLost,
+    NewJob, Owner, QueueError, Standing, Stepped,
 };
 pub use worker::{Handler, HandlerFn, Leased, Work, work};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use winddown::queue::{Claimed, Handler};
+use winddown::queue::{Handler, Leased};
 use winddown::{BoxError, Cx};
 
 use crate::store::{Order, STEPS, Store};
@@ -12,7 +12,7 @@ pub struct Fulfil(pub Store);
 impl Handler<Order> for Fulfil {
     type Error = BoxError;
 
-    async fn handle(&self, claimed: &Claimed<Order>, cx: &Cx) -> Result<(), BoxError> {
+    async fn handle(&self, claimed: &Leased<Order>, cx: &Cx) -> Result<(), BoxError> {
         let order = &claimed.item;
         self.0.changed();
         if claimed.attempts < order.fail {

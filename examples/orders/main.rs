@@ -66,7 +66,7 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
     let listener = shutdown.start(format!("listener on {}", options.listen), listen).await?;
     let address = listener.local_addr()?;
     let app: Router =
-        api::router(store.clone(), shutdown.handle()).merge(server::axum::probes(shutdown.handle()));
+        api::router(store.clone(), shutdown.handle()).merge(server::axum::probes(shutdown.readiness()));
     shutdown.add(server::axum::serve("http", listener, app));
 
     let work = queue::work("orders", store.jobs.clone(), fulfil::Fulfil(store));

@@ -7,7 +7,7 @@ use sqlx::{Row, SqliteConnection, SqlitePool};
 use tokio::sync::watch;
 use winddown::BoxError;
 use winddown::queue::sql::{self, Sqlite};
-use winddown::queue::{Claimed, Enqueued, JobId, JobState, NewJob, Queue};
+use winddown::queue::{Enqueued, JobId, JobState, Leased, NewJob, Queue};
 
 /// The steps of an order, in their order.
 pub const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Writes the effect of a step and that it is done, if the job is still held: both, or neither.
-    pub async fn take_step(&self, claimed: &Claimed<Order>, step: usize) -> Result<(), BoxError> {
+    pub async fn take_step(&self, claimed: &Leased<Order>, step: usize) -> Result<(), BoxError> {
         let name = STEPS[step];
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
         self.jobs.checkpoint_in(&mut tx, &claimed.lease, &(step + 1).to_string()).await?;
@@ -131,7 +131,7 @@ impl Store {
     }
 
     /// All steps were done by a process that ended before it could say so.
-    pub async fn finish(&self, claimed: &Claimed<Order>) -> Result<(), BoxError> {
+    pub async fn finish(&self, claimed: &Leased<Order>) -> Result<(), BoxError> {
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
         self.jobs.check_in(&mut tx, &claimed.lease).await?;
         finish(&mut tx, claimed).await?;
@@ -141,30 +141,32 @@ impl Store {
     }
 
     pub async fn status(&self, id: &str) -> Result<Option<Status>, BoxError> {
+        // One view of all: between two the order could be finished and its job gone.
+        let mut tx = self.pool.begin().await?;
         let order = sqlx::query("SELECT done, attempts, interruptions, crashes FROM orders WHERE id = ?")
             .bind(id)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *tx)
             .await?;
         let Some(order) = order else { return Ok(None) };
         let steps = sqlx::query_scalar("SELECT step FROM effects WHERE order_id = ? ORDER BY rowid")
             .bind(id)
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *tx)
             .await?;
+        let job = self.jobs.find_in(&mut tx, &id.parse::<JobId>()?).await?;
+        let done = order.try_get::<i64, _>("done")? == 1;
         let mut status = Status {
             id: id.to_owned(),
-            state: if order.try_get::<i64, _>("done")? == 1 { "done" } else { "accepted" },
+            state: if done { "done" } else { "accepted" },
             steps,
             attempts: order.try_get("attempts")?,
             interruptions: order.try_get("interruptions")?,
             crashes: order.try_get("crashes")?,
         };
-        if status.state != "done"
-            && let Some(job) = self.jobs.find(&id.parse::<JobId>()?).await?
-        {
+        if let (false, Some(job)) = (done, job) {
             status.state = match job.state {
+                JobState::Pending | JobState::Scheduled => "accepted",
                 JobState::Active => "working",
                 JobState::Dead => "dead",
-                _ => "accepted",
             };
             (status.attempts, status.interruptions, status.crashes) =
                 (job.attempts, job.interruptions, job.crashes);
@@ -196,7 +198,7 @@ impl Store {
     }
 }
 
-async fn finish(conn: &mut SqliteConnection, claimed: &Claimed<Order>) -> Result<(), sqlx::Error> {
+async fn finish(conn: &mut SqliteConnection, claimed: &Leased<Order>) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE orders SET done = 1, attempts = ?, interruptions = ?, crashes = ? WHERE id = ?")
         .bind(claimed.attempts)
         .bind(claimed.interruptions)

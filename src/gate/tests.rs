@@ -221,7 +221,7 @@ fn a_name_that_panics_leaves_no_count_behind() {
             panic!("a name of the worst kind")
         }
     }
-    let gate = Gate::new("g").detailed();
+    let gate = Gate::standalone("g").detailed();
     let inner = gate.clone();
     assert!(std::panic::catch_unwind(move || drop(inner.enter_named(Bad))).is_err());
     assert_eq!(gate.in_flight(), 0);

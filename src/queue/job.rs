@@ -142,6 +142,33 @@ pub struct DeadLetter {
     pub age: Duration,
 }
 
+/// Where in its queue a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Free to be claimed.
+    Pending,
+    /// Waiting for a delay to end.
+    Scheduled,
+    /// Claimed, also where the lease has run out since.
+    Active,
+    /// Given up.
+    Dead,
+}
+
+/// How a job stands that is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Standing {
+    /// Where in its queue it stands.
+    pub state: JobState,
+    /// How often it was tried and failed.
+    pub attempts: u32,
+    /// How often it was handed back, or held by a process that ended.
+    pub interruptions: u32,
+    /// How often its lease ran out without a word.
+    pub crashes: u32,
+}
+
 /// How many jobs a queue holds, and what happened to all that it ever held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

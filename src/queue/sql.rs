@@ -59,7 +59,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, Sq
 use tokio::sync::watch;
 
 use self::statements::Statements;
-use super::{Enqueued, Held, Lease, LeaseLost, MAX_CRASHES, NewJob, QueueError};
+use super::{Enqueued, Held, JobId, Lease, LeaseLost, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod open;
 mod port;
@@ -239,6 +239,21 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Sqlite<T> {
     /// As [`check_in`](Self::check_in).
     pub async fn ack_in(&self, conn: &mut SqliteConnection, lease: &Lease) -> Result<(), FenceError> {
         self.fence(conn, lease, port::Change::Ack).await
+    }
+
+    /// How a job stands; `None` where there is no such job, or it is done. In a transaction of yours, as all else that you read there.
+    ///
+    /// # Errors
+    ///
+    /// The database could not be asked, or the row cannot be read.
+    pub async fn find_in(
+        &self,
+        conn: &mut SqliteConnection,
+        id: &JobId,
+    ) -> Result<Option<Standing>, QueueError> {
+        let found = sqlx::query(self.say.find.sql()).bind(id.as_str()).fetch_optional(conn).await;
+        let found = found.map_err(|error| QueueError::new("look for a job", error))?;
+        found.map(|row| row::standing(&row).map_err(|why| QueueError::new("read a job", why))).transpose()
     }
 
     async fn fence(

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row, Sqlite, Type};
 
 use crate::error::BoxError;
-use crate::queue::{Claimed, Counts, DeadLetter, JobId, Lease, Owner};
+use crate::queue::{Claimed, Counts, DeadLetter, JobId, JobState, Lease, Owner, Standing};
 
 /// An epoch beyond this cannot have come from counting.
 const EPOCH_MAX: i64 = 1 << 53;
@@ -41,6 +41,23 @@ pub(super) fn dead_letter(row: &SqliteRow) -> DeadLetter {
         crashes: count(row, "crashes").unwrap_or(0),
         age: Duration::from_millis(column::<i64>(row, "age").unwrap_or(0).unsigned_abs()),
     }
+}
+
+/// Reads how a job stands; `Err` says why it cannot be read.
+pub(super) fn standing(row: &SqliteRow) -> Result<Standing, String> {
+    let state = match column(row, "state")? {
+        "pending" => JobState::Pending,
+        "scheduled" => JobState::Scheduled,
+        "active" => JobState::Active,
+        // What is in no state is buried when the queue is opened.
+        _ => JobState::Dead,
+    };
+    Ok(Standing {
+        state,
+        attempts: count(row, "attempts")?,
+        interruptions: count(row, "interruptions")?,
+        crashes: count(row, "crashes")?,
+    })
 }
 
 /// Adds up the rows of `counts`, one for each state.

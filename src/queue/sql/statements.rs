@@ -37,6 +37,7 @@ pub(super) struct Statements {
     pub(super) clear_mark: Statement,
     pub(super) lengthen: Statement,
     pub(super) counts: Statement,
+    pub(super) find: Statement,
     pub(super) dead_letters: Statement,
     pub(super) retry: Statement,
 }
@@ -208,6 +209,10 @@ impl Statements {
             counts: say(
                 "SELECT state, count(*), {now} - min(max(min(enqueued_at), 0), {now}), max(interruptions), max(crashes)
                  FROM {table} GROUP BY state",
+            ),
+            find: say(
+                "SELECT id, state, attempts, interruptions, crashes FROM {table}
+                 WHERE id = ?1 AND state NOT IN ('queue', 'ending')",
             ),
             dead_letters: say(
                 "SELECT id, reason, payload, attempts, interruptions, crashes, {now} - min(max(due, 0), {now}) AS age

@@ -96,7 +96,10 @@ pub(super) async fn run<Q, H>(
         let asked = Instant::now();
         let answer = match max {
             0 => desk.queue.ack(&leases).await.map(|held| (held, Vec::new())),
-            _ => desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await,
+            _ => {
+                let stepped = desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await;
+                stepped.map(|stepped| (stepped.held, stepped.claimed))
+            }
         };
         let Some((held, claimed)) = desk.heard(answer) else {
             desk.wait(failures).await;
