@@ -19,17 +19,17 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::coordinator::{Component, ShutdownCoordinator};
-use crate::error::BoxError;
+#[cfg(doc)]
 use crate::handle::ShutdownHandle;
-use crate::hook::caught;
-use crate::outcome::Outcome;
+use step::{Backoff, Runner};
+pub use step::{Counts, More, StepOutput};
+
+mod step;
 
 /// A step again and again, until the stop begins; made by [`repeat`].
 #[must_use = "it runs once it is added to a coordinator"]
@@ -50,47 +50,6 @@ pub struct Every<F> {
     period: Duration,
     limit: Option<Duration>,
     immediately: bool,
-}
-
-/// Whether a step leaves more to do, so that the next may follow at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum More {
-    /// There is more: the next step follows at once.
-    Yes,
-    /// There was nothing, or nothing is left: the next step follows after the idle delay.
-    No,
-}
-
-/// What a step or a job may return: nothing or [`More`], or a result of either. Nothing is [`More::No`].
-pub trait StepOutput {
-    /// Turns it into a result with any error.
-    fn into_step(self) -> Result<More, BoxError>;
-}
-
-/// What a loop or a schedule did so far.
-#[derive(Debug, Clone, Default)]
-pub struct Counts(Arc<Counters>);
-
-#[derive(Debug, Default)]
-struct Counters {
-    runs: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// Doubles from `min` to `max` with each failure in a row.
-#[derive(Debug, Clone, Copy)]
-struct Backoff {
-    min: Duration,
-    max: Duration,
-    next: Duration,
-}
-
-/// Runs steps one by one: an error or a panic is one step's, not the loop's.
-struct Runner {
-    name: Cow<'static, str>,
-    handle: ShutdownHandle,
-    counts: Counts,
-    limit: Option<Duration>,
 }
 
 const IDLE: Duration = Duration::from_secs(1);
@@ -192,7 +151,7 @@ where
     type Handle = Counts;
 
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Counts {
-        let runner = Runner::new(&self.name, shutdown, self.limit);
+        let runner = Runner::new(self.name.clone(), shutdown, self.limit);
         let counts = runner.counts.clone();
         let Repeat { name, mut step, idle, mut backoff, last_pass, .. } = self;
         shutdown.spawn(name, async move {
@@ -254,7 +213,7 @@ where
     type Handle = Counts;
 
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Counts {
-        let runner = Runner::new(&self.name, shutdown, self.limit);
+        let runner = Runner::new(self.name.clone(), shutdown, self.limit);
         let counts = runner.counts.clone();
         let Every { name, mut job, period, immediately, .. } = self;
         shutdown.spawn(name, async move {
@@ -291,111 +250,4 @@ fn next_tick(first: Instant, period: Duration, now: Instant) -> Instant {
     let into = now.saturating_duration_since(first).as_nanos() % period.as_nanos();
     // Less than a period, which is less than what the type can hold.
     now + period.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or(0)))
-}
-
-// === impl StepOutput ===
-
-impl StepOutput for () {
-    fn into_step(self) -> Result<More, BoxError> {
-        Ok(More::No)
-    }
-}
-
-impl StepOutput for More {
-    fn into_step(self) -> Result<More, BoxError> {
-        Ok(self)
-    }
-}
-
-impl<T: StepOutput, E: Into<BoxError>> StepOutput for Result<T, E> {
-    fn into_step(self) -> Result<More, BoxError> {
-        self.map_err(Into::into)?.into_step()
-    }
-}
-
-// === impl Counts ===
-
-impl Counts {
-    /// How many steps were begun.
-    pub fn runs(&self) -> u64 {
-        self.0.runs.load(Ordering::Relaxed)
-    }
-
-    /// How many of them returned an error, panicked, or were longer than their limit.
-    pub fn failed(&self) -> u64 {
-        self.0.failed.load(Ordering::Relaxed)
-    }
-}
-
-// === impl Backoff ===
-
-impl Backoff {
-    fn grow(&mut self) -> Duration {
-        let now = self.next;
-        self.next = now.saturating_mul(2).min(self.max);
-        now
-    }
-
-    fn reset(&mut self) {
-        self.next = self.min;
-    }
-}
-
-// === impl Runner ===
-
-impl Runner {
-    fn new(name: &Cow<'static, str>, shutdown: &ShutdownCoordinator, limit: Option<Duration>) -> Self {
-        Runner { name: name.clone(), handle: shutdown.handle(), counts: Counts::default(), limit }
-    }
-
-    /// Waits out a pause; `false` once the stop has begun.
-    async fn may_start(&self) -> bool {
-        self.handle.resumed().await;
-        !self.handle.is_triggered()
-    }
-
-    /// Runs one step to its end. The error is logged and counted, and comes back in words.
-    async fn run<F, Fut>(&self, step: &mut F) -> Result<More, String>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output: StepOutput>,
-    {
-        self.counts.0.runs.fetch_add(1, Ordering::Relaxed);
-        let mut more = More::No;
-        let work = caught(async {
-            let step = step();
-            let output = match self.limit {
-                Some(limit) => tokio::time::timeout(limit, step)
-                    .await
-                    .map_err(|_| format!("it was not done within its limit of {limit:?}"))?,
-                None => step.await,
-            };
-            more = output.into_step()?;
-            Ok(())
-        });
-        let (outcome, error) = work.await;
-        if outcome == Outcome::Finished {
-            return Ok(more);
-        }
-        self.counts.0.failed.fetch_add(1, Ordering::Relaxed);
-        let error = error.unwrap_or_default();
-        tracing::warn!(target: "winddown", name = %self.name, %outcome, error, "step.failed");
-        Err(error)
-    }
-
-    async fn last_pass<F, Fut>(&self, step: &mut F, mut backoff: Backoff) -> Result<(), BoxError>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output: StepOutput>,
-    {
-        while let Err(error) = self.run(step).await {
-            tokio::select! {
-                biased;
-                // A step that is under way is left to the coordinator, which waits for shields.
-                () = self.handle.cancelled() => return Err(format!("undelivered: {error}").into()),
-                () = tokio::time::sleep(backoff.grow()) => {}
-            }
-        }
-        Ok(())
-    }
 }

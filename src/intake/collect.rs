@@ -29,6 +29,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
+type Namer<T> = Arc<dyn Fn(&T) -> String + Send + Sync>;
+type Sink<T> = Arc<dyn Fn(&T, &str) + Send + Sync>;
 type OneCallback<T> = Arc<dyn Fn(Unfinished<T>) -> Call + Send + Sync>;
 
 #[derive(Clone, Copy)]
@@ -51,8 +53,8 @@ pub(super) struct Core<T: Send + Sync + 'static> {
 }
 
 pub(super) struct Config<T> {
-    pub(super) name: Option<Arc<dyn Fn(&T) -> String + Send + Sync>>,
-    pub(super) last_resort: Option<Arc<dyn Fn(&T, &str) + Send + Sync>>,
+    pub(super) name: Option<Namer<T>>,
+    pub(super) last_resort: Option<Sink<T>>,
     pub(super) still_running: Option<OneCallback<T>>,
     pub(super) limit: Option<Duration>,
     pub(super) overrun: Overrun,
