@@ -10,6 +10,9 @@ mod rig;
 
 use rig::{BIG, Client, MS, Rig, SOON, budget, get_request, read_slowly, soon};
 
+/// What a busy machine may add; less than the limits that it has to be told apart from.
+const SLACK: Duration = Duration::from_secs(1);
+
 fn drained_in(report: &Report) -> Duration {
     report.phase(Phase::Drain).unwrap().took
 }
@@ -20,17 +23,17 @@ fn cuts(report: &Report) -> Vec<(String, usize)> {
 
 #[tokio::test]
 async fn i01_an_idle_keep_alive_connection_is_closed_within_its_grace() {
-    for grace in [50 * MS, 400 * MS] {
+    for grace in [50 * MS, 1200 * MS] {
         let rig = Rig::with(budget(), |server| server.idle_grace(grace)).await;
         let mut idle = rig.connect().await;
         assert!(!idle.ask("/").await.says_close());
         let stopped = Instant::now();
         rig.stop();
         assert!(idle.ends_cleanly().await);
-        assert!((grace..grace + 300 * MS).contains(&stopped.elapsed()), "{:?}", stopped.elapsed());
+        assert!((grace..grace + SLACK).contains(&stopped.elapsed()), "{:?}", stopped.elapsed());
         let report = rig.report().await;
         assert!(report.is_clean(), "{report}");
-        assert!(drained_in(&report) < grace + 300 * MS, "{report}");
+        assert!(drained_in(&report) < grace + SLACK, "{report}");
     }
 }
 
@@ -162,7 +165,7 @@ async fn an_http2_peer_that_is_silent_after_the_goaway_is_cut() {
     rig.stop();
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("idle".to_owned(), 1)], "{report}");
-    assert!(drained_in(&report) < 600 * MS, "{report}");
+    assert!(drained_in(&report) < SLACK, "{report}");
 }
 
 #[tokio::test]
@@ -184,7 +187,7 @@ async fn i05_readiness_turns_first_and_the_listener_closes_last() {
             served += 1;
             tokio::time::sleep(10 * MS).await;
         }
-        assert!(served > 3);
+        assert!(served > 0);
         let last = kept.ask("/").await;
         assert_eq!((last.status, last.says_close()), (200, true));
         assert!(kept.ends_cleanly().await);
@@ -208,7 +211,7 @@ async fn i11_a_client_that_hangs_up_leaves_nothing_in_flight() {
     rig.stop();
     let report = rig.report().await;
     assert!(report.is_clean(), "{report}");
-    assert!(drained_in(&report) < 200 * MS, "{report}");
+    assert!(drained_in(&report) < SLACK, "{report}");
 }
 
 #[tokio::test]
@@ -305,7 +308,7 @@ async fn a_partial_head_that_is_completed_is_answered() {
 
 #[tokio::test]
 async fn a_partial_head_that_is_never_completed_is_answered_408() {
-    for grace in [200 * MS, 600 * MS] {
+    for grace in [200 * MS, 1300 * MS] {
         let rig = Rig::with(budget(), |server| server.head_grace(grace)).await;
         let (mut fresh, mut reused, mut h2) = (rig.connect().await, rig.connect().await, rig.connect().await);
         assert_eq!(reused.ask("/").await.status, 200);
@@ -320,7 +323,7 @@ async fn a_partial_head_that_is_never_completed_is_answered_408() {
             assert!(client.ends_cleanly().await);
         }
         assert!(h2.ends_cleanly().await, "408 is not a frame");
-        assert!((grace..grace + 400 * MS).contains(&stopped.elapsed()), "{:?}", stopped.elapsed());
+        assert!((grace..grace + SLACK).contains(&stopped.elapsed()), "{:?}", stopped.elapsed());
         let report = rig.report().await;
         assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Finished, "{report}");
         assert_eq!(cuts(&report), [("head".to_owned(), 3)], "{report}");
@@ -345,7 +348,7 @@ async fn a_half_body_is_waited_for_and_cut_at_the_deadline() {
 
 #[tokio::test]
 async fn a_peer_that_stops_reading_is_cut_at_the_deadline_and_nothing_else_waits_for_it() {
-    let rig = Rig::new(budget().drain(400 * MS)).await;
+    let rig = Rig::new(budget().drain(1500 * MS)).await;
     let (mut stalled, mut other) = (rig.connect().await, rig.connect().await);
     stalled.send(&get_request("/big")).await;
     stalled.head().await.unwrap();
@@ -356,7 +359,7 @@ async fn a_peer_that_stops_reading_is_cut_at_the_deadline_and_nothing_else_waits
     rig.scene.release.add_permits(1);
     assert_eq!(other.answer().await.text(), "slow");
     assert!(other.ends_cleanly().await);
-    assert!(stopped.elapsed() < 350 * MS, "{:?}", stopped.elapsed());
+    assert!(stopped.elapsed() < SLACK, "{:?}", stopped.elapsed());
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("body".to_owned(), 1)], "{report}");
     assert!(stopped.elapsed() < SOON / 2);
@@ -410,7 +413,7 @@ async fn a_stop_during_the_set_up_closes_the_listener_and_waits_for_nothing() {
     shutdown.add(server::axum::serve("http", listener, axum::Router::new()));
     shutdown.handle().trigger("test");
     let report = soon(shutdown.run()).await;
-    assert!(report.took() < 400 * MS, "{report}");
+    assert!(report.took() < SLACK, "{report}");
     assert!(std::net::TcpStream::connect(addr).is_err());
 }
 
@@ -425,4 +428,67 @@ impl Client {
         assert_eq!(self.chunk().await, Some(None), "the final chunk");
         None
     }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_outlives_the_drain_is_counted() {
+    let rig = Rig::with(budget().drain(100 * MS), |server| server.idle_grace(SOON)).await;
+    let mut idle = rig.connect().await;
+    assert_eq!(idle.ask("/").await.status, 200);
+    let mut half = rig.connect().await;
+    half.send("GET / HT").await;
+    rig.stop();
+    assert!(idle.ends_cleanly().await);
+    assert_eq!(half.answer().await.status, 408);
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("head".to_owned(), 1), ("idle".to_owned(), 1)], "{report}");
+}
+
+/// The process that the next test starts with few file descriptors.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn server_with_few_descriptors() {
+    let rig = Rig::new(budget()).await;
+    println!("\nlistening on {}", rig.addr);
+    let asked = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    asked.await.unwrap().unwrap();
+    rig.stop();
+    assert!(rig.report().await.is_clean());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_shortage_of_descriptors_is_waited_out() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+    const CLIENTS: usize = 40;
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 32; exec \"$0\" --exact server_with_few_descriptors --ignored --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let addr = lines.find_map(|line| line.strip_prefix("listening on ").map(str::to_owned)).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = Client::to(&addr).await;
+        client.send(&get_request("/")).await;
+        clients.push(client);
+    }
+    // The first ones are answered and stay; the others wait until these are gone.
+    let mut answered = 0;
+    while let Ok(answer) = tokio::time::timeout(200 * MS, clients[answered].answer()).await {
+        assert_eq!(answer.status, 200);
+        answered += 1;
+    }
+    assert!((1..CLIENTS).contains(&answered), "{answered}");
+    for mut waiting in clients.split_off(answered) {
+        clients.pop();
+        assert_eq!(waiting.answer().await.status, 200);
+    }
+    drop(clients);
+    child.stdin.take().unwrap().write_all(b"stop\n").unwrap();
+    assert!(tokio::task::spawn_blocking(move || child.wait().unwrap().success()).await.unwrap());
 }

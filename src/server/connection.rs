@@ -152,7 +152,6 @@ impl Peer {
             State::Head => Closing::Head,
             State::Request | State::Body | State::Upgraded => return false,
         };
-        self.cut();
         self.close(how);
         true
     }

@@ -66,8 +66,16 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
     /// There is nothing to read: whether this is the end all the same.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.peer.closing() {
-            Closing::Head if self.peer.state() == State::Head => self.poll_refuse(cx),
-            Closing::Head | Closing::Idle => Poll::Ready(Ok(())),
+            Closing::Head if self.peer.state() == State::Head => {
+                self.peer.cut();
+                self.poll_refuse(cx)
+            }
+            Closing::Head | Closing::Idle => {
+                if self.peer.gate.is_cancelled() {
+                    self.peer.cut();
+                }
+                Poll::Ready(Ok(()))
+            }
             Closing::No if self.peer.is_upgraded() => {
                 let cancelled = self.cancelled.get_or_insert_with(|| Box::pin(self.peer.gate.cancelled()));
                 cancelled.as_mut().poll(cx).map(Ok)

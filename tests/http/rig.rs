@@ -79,9 +79,7 @@ impl Rig {
     }
 
     pub async fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.addr).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client(stream)
+        Client::to(self.addr).await
     }
 
     /// Connects and sends without giving the server a chance to run.
@@ -179,6 +177,12 @@ pub fn get_request(path: &str) -> String {
 }
 
 impl Client {
+    pub async fn to(addr: impl tokio::net::ToSocketAddrs) -> Client {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client(stream)
+    }
+
     pub async fn send(&mut self, bytes: &str) {
         soon(self.0.write_all(bytes.as_bytes())).await.unwrap();
     }
@@ -242,6 +246,11 @@ impl Client {
         soon(self.0.read(buf)).await.unwrap_or(0)
     }
 
+    pub async fn peek(&mut self, buf: &mut [u8; 1]) -> u8 {
+        soon(self.0.peek(buf)).await.unwrap();
+        buf[0]
+    }
+
     /// Waits for the end, and whether it was one without a reset and without another byte.
     pub async fn ends_cleanly(&mut self) -> bool {
         matches!(soon(self.0.read(&mut [0; 64])).await, Ok(0))
@@ -278,12 +287,5 @@ pub fn read_slowly(stream: std::net::TcpStream, piece: usize, pause: Duration) -
             Ok(more) => read += more,
         }
         std::thread::sleep(pause);
-    }
-}
-
-impl Client {
-    pub async fn peek(&mut self, buf: &mut [u8; 1]) -> u8 {
-        soon(self.0.peek(buf)).await.unwrap();
-        buf[0]
     }
 }
