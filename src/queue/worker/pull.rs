@@ -150,8 +150,8 @@ async fn take_in<Q, H>(
                 running.spawn(work);
             }
             Err(refused) => {
-                desk.flights.settled(&flight);
                 back.push(refused.into_inner().to_hand_back());
+                desk.flights.settled(&flight);
             }
         }
     }
