@@ -282,16 +282,17 @@ async fn hand_back(
         join_all(returns.iter().map(|returns| returns.settled())).await;
         all_done(later).await;
     };
+    let mut taken = std::pin::pin!(taken);
     let in_time = tokio::select! {
         biased;
-        () = taken => true,
+        () = &mut taken => true,
         () = control.passed(Phase::Requeue, None) => false,
     };
     if !in_time {
         returns.iter().for_each(|returns| returns.give_up());
         later.iter().for_each(|unit| unit.abort());
-        let named = join_all(returns.iter().map(|returns| returns.settled()));
-        let _ = tokio::time::timeout(LAST_STEP, named).await;
+        // Polled on: it holds the *still running* callbacks too, which name what they did not take over.
+        let _ = tokio::time::timeout(LAST_STEP, taken).await;
     }
     all_gone && in_time
 }
