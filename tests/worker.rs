@@ -228,6 +228,19 @@ async fn child_with_a_blocked_thread() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_idle_worker_stops_without_asking_the_queue() {
+    for down in [false, true] {
+        let (jobs, does) = (Probe::with([]), Does::new(Act::Fail));
+        let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does));
+        sleep(ms(50)).await;
+        jobs.down.store(down, Ordering::SeqCst);
+        let report = running.stop_after(ms(0)).await;
+        assert!(report.is_clean() && report.took() == Duration::ZERO, "{report}");
+        assert_eq!(jobs.calls("").len(), 1, "only the first claim");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_coordinator_that_is_dropped_hands_its_jobs_back() {
     let (jobs, does) = (Probe::with(1..=3), Does::new(Act::Forever { shielded: false }));
     let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -96,9 +97,13 @@ pub(super) async fn run<Q, H>(
         let asked = Instant::now();
         let answer = match max {
             0 => desk.queue.ack(&leases).await.map(|held| (held, Vec::new())),
-            _ => desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await,
+            _ => {
+                desk.claiming.store(true, Ordering::SeqCst);
+                desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await
+            }
         };
         let Some((held, claimed)) = desk.heard(answer) else {
+            desk.claiming.store(false, Ordering::SeqCst);
             desk.wait(failures).await;
             failures += 1;
             continue;
@@ -115,6 +120,7 @@ pub(super) async fn run<Q, H>(
             appetite.had(claimed.len(), max);
         }
         take_in(&desk, &intake, &handler, &mut running, &to_ack, claimed, asked).await;
+        desk.claiming.store(false, Ordering::SeqCst);
     }
 }
 
