@@ -95,7 +95,8 @@ impl Options {
 
 fn hook(text: &str) -> Result<(Phase, String), BoxError> {
     let (phase, kind) = text.split_once(':').ok_or("a hook is PHASE:KIND")?;
-    let phase = Phase::ALL.into_iter().find(|known| known.as_str() == phase).ok_or("there is no such phase")?;
+    let phase =
+        Phase::ALL.into_iter().find(|known| known.as_str() == phase).ok_or("there is no such phase")?;
     Ok((phase, kind.to_owned()))
 }
 

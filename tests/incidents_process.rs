@@ -24,7 +24,10 @@ async fn a_second_signal_ends_the_waiting_and_neither_the_handing_back_nor_the_c
     sleep(400 * MS).await;
     running.signal(Signal::Term);
     let exit = running.wait().await;
-    exit.assert_code(143).assert_within(3 * SECOND).assert_line("close hook done").assert_line("forced by SIGTERM");
+    exit.assert_code(143)
+        .assert_within(3 * SECOND)
+        .assert_line("close hook done")
+        .assert_line("forced by SIGTERM");
     assert_eq!(exit.stdout.matches("handed back").count(), 3, "{exit}");
 }
 
@@ -78,7 +81,8 @@ async fn a_signal_before_run_is_kept_and_stops_cleanly() {
 /// I07. Two signals half a second apart, both before there is a coordinator: the second is no double of the first.
 #[tokio::test]
 async fn signals_before_the_coordinator_escalate_by_their_own_times() {
-    let running = victim("--before-new 1000 --hook close:ok --then print").ready_line("in hand").start().await.unwrap();
+    let running =
+        victim("--before-new 1000 --hook close:ok --then print").ready_line("in hand").start().await.unwrap();
     running.signal(Signal::Term);
     sleep(500 * MS).await;
     running.signal(Signal::Term);
@@ -172,7 +176,8 @@ async fn a_blocked_runtime_is_left_before_the_kill_and_what_blocks_it_is_named()
 /// although no task sees the force.
 #[tokio::test]
 async fn a_second_signal_brings_the_watchdog_forward_where_the_runtime_is_blocked() {
-    let running = victim("--flavor current --grace 30000 --task end --hook close:block").start().await.unwrap();
+    let running =
+        victim("--flavor current --grace 30000 --task end --hook close:block").start().await.unwrap();
     running.signal(Signal::Term);
     running.wait_for_line("close hook").await.unwrap();
     sleep(400 * MS).await;

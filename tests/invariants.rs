@@ -179,15 +179,14 @@ async fn every_item_ends_exactly_once() {
     const ITEMS: usize = 700;
     type Ends = Arc<Vec<AtomicUsize>>;
     let mut shutdown =
-        ShutdownCoordinator::new(Budget::from_grace_period(3000 * MS).drain(300 * MS), signal::none()).unwrap();
+        ShutdownCoordinator::new(Budget::from_grace_period(3000 * MS).drain(300 * MS), signal::none())
+            .unwrap();
     let ends: Ends = Arc::new((0..ITEMS).map(|_| AtomicUsize::new(0)).collect());
-    let jobs = shutdown.gate("jobs").requeue_with(
-        Arc::clone(&ends),
-        async |ends: Ends, item: Unfinished<usize>| {
+    let jobs =
+        shutdown.gate("jobs").requeue_with(Arc::clone(&ends), async |ends: Ends, item: Unfinished<usize>| {
             ends[*item].fetch_add(1, Ordering::SeqCst);
             Ok::<(), BoxError>(())
-        },
-    );
+        });
     for number in 0..ITEMS {
         let (job, ends) = (jobs.admit(number).unwrap(), Arc::clone(&ends));
         let finished = move |done: bool| {
@@ -302,9 +301,9 @@ async fn every_hook_runs_at_most_once_every_phase_runs_also_when_forced() {
 async fn no_phase_ends_after_its_deadline_and_none_waits_when_there_is_nothing_to_wait_for() {
     for grace in [5, 45] {
         let mut shutdown = coordinator(Duration::from_secs(grace));
-        let jobs = shutdown
-            .gate("jobs")
-            .requeue_with((), async |(), _: Unfinished<()>| std::future::pending::<Result<(), BoxError>>().await);
+        let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<()>| {
+            std::future::pending::<Result<(), BoxError>>().await
+        });
         let job = jobs.admit(()).unwrap();
         tokio::spawn(job.run(async |_, _| std::future::pending::<Result<(), BoxError>>().await));
         for phase in Phase::ALL {
@@ -336,7 +335,11 @@ async fn a_hooks_panic_error_or_hang_never_keeps_a_later_hook_from_its_share_of_
         for grace in [30, 45] {
             let budget = Budget::given(Duration::from_secs(grace), "test").unready(Duration::from_secs(2));
             let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
-            shutdown.on(phase, "panics", async |_| if true { panic!("on purpose") });
+            shutdown.on(phase, "panics", async |_| {
+                if true {
+                    panic!("on purpose")
+                }
+            });
             shutdown.on(phase, "fails", async |_| Err::<(), _>("on purpose")).after("panics");
             shutdown.on(phase, "hangs", async |_| std::future::pending::<()>().await).after("fails");
             shutdown.on(phase, "hangs too", async |_| std::future::pending::<()>().await).after("hangs");
@@ -394,21 +397,16 @@ async fn a_resource_closes_after_whatever_was_handed_back_through_it() {
     let mut shutdown = coordinator(Duration::from_secs(10));
     let open = Arc::new(AtomicBool::new(true));
     let closes = Arc::clone(&open);
-    shutdown
-        .on(Phase::Close, "pool", async move |_| closes.store(false, Ordering::SeqCst))
-        .rank(Rank::Pools);
+    shutdown.on(Phase::Close, "pool", async move |_| closes.store(false, Ordering::SeqCst)).rank(Rank::Pools);
     let user = Arc::clone(&open);
     shutdown.on(Phase::Close, "client", async move |_| {
         sleep(100 * MS).await;
         if user.load(Ordering::SeqCst) { Ok(()) } else { Err("its pool was closed before it") }
     });
-    let jobs = shutdown.gate("jobs").requeue_with(
-        open,
-        async |open: Arc<AtomicBool>, _: Unfinished<u32>| {
-            sleep(150 * MS).await;
-            if open.load(Ordering::SeqCst) { Ok(()) } else { Err("the pool is closed") }
-        },
-    );
+    let jobs = shutdown.gate("jobs").requeue_with(open, async |open: Arc<AtomicBool>, _: Unfinished<u32>| {
+        sleep(150 * MS).await;
+        if open.load(Ordering::SeqCst) { Ok(()) } else { Err("the pool is closed") }
+    });
     for number in 0..10 {
         let job = jobs.admit(number).unwrap();
         tokio::spawn(job.run(async |_, _| std::future::pending::<Result<(), BoxError>>().await));
@@ -423,7 +421,8 @@ async fn a_resource_closes_after_whatever_was_handed_back_through_it() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_spawned_that_is_not_joined_aborted_or_named() {
     fn fill(shutdown: &mut ShutdownCoordinator) {
-        let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<()>| Ok::<(), BoxError>(()));
+        let jobs =
+            shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<()>| Ok::<(), BoxError>(()));
         let job = jobs.admit(()).unwrap();
         for phase in Phase::ALL {
             shutdown.on(phase, phase.as_str(), async |_| std::future::pending::<()>().await);
@@ -463,15 +462,13 @@ async fn nothing_is_spawned_that_is_not_joined_aborted_or_named() {
 /// more than before.
 #[tokio::test]
 async fn memory_does_not_grow_with_the_work_that_has_passed_through() {
-    let soak = Process::example("victim").args(["--flavor", "current", "--soak", "400000"]).start().await.unwrap();
+    let soak =
+        Process::example("victim").args(["--flavor", "current", "--soak", "400000"]).start().await.unwrap();
     let exit = soak.wait().await;
     exit.assert_code(0);
     exit.assert_line("done with 0");
-    let resident: Vec<u64> = exit
-        .stdout
-        .lines()
-        .filter_map(|line| line.strip_prefix("resident ")?.parse().ok())
-        .collect();
+    let resident: Vec<u64> =
+        exit.stdout.lines().filter_map(|line| line.strip_prefix("resident ")?.parse().ok()).collect();
     assert_eq!(resident.len(), 8);
     // 350 000 units follow; a leak of 8 bytes in each would be 2700 KiB.
     assert!(resident[7] < resident[0] + 1024, "KiB: {resident:?}");

@@ -11,7 +11,8 @@ pub async fn run(units: usize) -> Result<(), BoxError> {
     let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none())?;
     let gate = shutdown.gate("plain");
     let detailed = shutdown.gate("detailed").detailed();
-    let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<String>| Ok::<(), BoxError>(()));
+    let jobs =
+        shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<String>| Ok::<(), BoxError>(()));
     let handle = shutdown.handle();
     let running = tokio::spawn(shutdown.run());
     for _ in 0..TURNS {

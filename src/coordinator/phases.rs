@@ -184,12 +184,7 @@ impl ShutdownCoordinator {
     }
 }
 
-fn start_hook(
-    control: &Arc<Control>,
-    runtime: &tokio::runtime::Handle,
-    hook: Hook,
-    left: usize,
-) -> Started {
+fn start_hook(control: &Arc<Control>, runtime: &tokio::runtime::Handle, hook: Hook, left: usize) -> Started {
     // Asked before the share is: a force that comes in between shortens it again.
     let forced = control.forced.is_fired();
     let now = Instant::now();
@@ -310,16 +305,17 @@ async fn hand_back(
         join_all(returns.iter().map(|returns| returns.settled())).await;
         all_done(later).await;
     };
+    let mut taken = std::pin::pin!(taken);
     let in_time = tokio::select! {
         biased;
-        () = taken => true,
+        () = &mut taken => true,
         () = control.passed(Phase::Requeue, None) => false,
     };
     if !in_time {
         returns.iter().for_each(|returns| returns.give_up());
         later.iter().for_each(|unit| unit.give_up());
-        let named = join_all(returns.iter().map(|returns| returns.settled()));
-        let _ = tokio::time::timeout(LAST_STEP, named).await;
+        // Polled on: it holds the *still running* callbacks too, which name what they did not take over.
+        let _ = tokio::time::timeout(LAST_STEP, taken).await;
     }
     // What went after the window, but before the phase's end, is not overdue.
     (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{HandBack, Owner, Queue};
-use crate::budget::Overrun;
-use crate::error::BoxError;
-use crate::phase::Phase;
-use crate::{Component, Intake, ShutdownCoordinator, Unfinished};
+use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
 mod backoff;
 mod desk;

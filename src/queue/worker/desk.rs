@@ -18,6 +18,8 @@ pub(super) struct Desk<Q> {
     pub(super) options: Options,
     pub(super) handle: ShutdownHandle,
     pub(super) flights: Flights,
+    /// A claim is under way.
+    pub(super) claiming: AtomicBool,
     unreachable: AtomicBool,
 }
 
@@ -42,8 +44,14 @@ impl<Q> Desk<Q> {
             options,
             handle,
             flights: Flights::new(),
+            claiming: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
         }
+    }
+
+    /// Whether nothing is held. A claim that begins at this very moment is not seen; what it brings goes back untouched.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.claiming.load(Ordering::SeqCst) && self.flights.len() == 0
     }
 
     /// Keeps whether the queue answers, and tells of each change once.

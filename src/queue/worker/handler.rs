@@ -1,8 +1,7 @@
 use std::future::Future;
 
 use super::flight::Leased;
-use crate::Cx;
-use crate::error::BoxError;
+use crate::{BoxError, Cx};
 
 /// What is done with each job that a [worker](super::work) has claimed.
 ///

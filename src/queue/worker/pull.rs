@@ -4,6 +4,7 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -97,11 +98,13 @@ pub(super) async fn run<Q, H>(
         let answer = match max {
             0 => desk.queue.ack(&leases).await.map(|held| (held, Vec::new())),
             _ => {
+                desk.claiming.store(true, Ordering::SeqCst);
                 let stepped = desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await;
                 stepped.map(|stepped| (stepped.held, stepped.claimed))
             }
         };
         let Some((held, claimed)) = desk.heard(answer) else {
+            desk.claiming.store(false, Ordering::SeqCst);
             desk.wait(failures).await;
             failures += 1;
             continue;
@@ -118,6 +121,7 @@ pub(super) async fn run<Q, H>(
             appetite.had(claimed.len(), max);
         }
         take_in(&desk, &intake, &handler, &mut running, &to_ack, claimed, asked).await;
+        desk.claiming.store(false, Ordering::SeqCst);
     }
 }
 
@@ -153,8 +157,8 @@ async fn take_in<Q, H>(
                 running.spawn(work);
             }
             Err(refused) => {
-                desk.flights.settled(&flight);
                 back.push(refused.into_inner().to_hand_back());
+                desk.flights.settled(&flight);
             }
         }
     }

@@ -15,16 +15,17 @@ const BATCH: usize = 1000;
 const PARTS: u32 = 3;
 /// A renewal that failed is tried again after this part of the lease.
 const RETRY_PARTS: u32 = 15;
+const END_DRAIN_TRIES: u32 = 3;
 
 /// Renews until the last job is settled. Handlers never do it themselves: one that is busy would let its own lease end.
 pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
     // Renewing goes on while the queue is told of the stop, which may take its time.
     let dead_man = async {
-        let marked = tell_of_the_stop(&desk, &over).await;
+        let told = tell_of_the_stop(&desk, &over).await;
         over.cancelled().await;
         // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays.
-        if marked && !desk.flights.any_kept() {
-            desk.until_heard(|| desk.queue.end_drain(&desk.owner)).await;
+        if told && !desk.flights.any_kept() {
+            take_the_mark_away(&desk).await;
         }
     };
     let renewal = async {
@@ -48,24 +49,39 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
     tokio::join!(dead_man, renewal);
 }
 
-/// Marks the owner as ending, once the stop has begun; whether that was done.
+/// Marks the owner as ending, once the stop has begun; whether the queue may have been told.
 async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) -> bool {
     tokio::select! {
         biased;
         () = over.cancelled() => return false,
         () = desk.handle.triggered() => {}
     }
-    let mark = desk.until_heard(|| {
+    if desk.is_idle() {
+        return false;
+    }
+    for failures in 0.. {
         // Anew for each try: what is left until the kill has become less.
         let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
-        desk.queue.begin_drain(&desk.owner, kill_in)
-    });
-    let mut mark = std::pin::pin!(mark);
-    tokio::select! {
-        biased;
-        ((), _) = &mut mark => true,
-        // Everything is settled and the queue does not answer: nothing is left that the mark would be for.
-        () = over.cancelled() => false,
+        if desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some() {
+            break;
+        }
+        tokio::select! {
+            biased;
+            // All is settled: nothing is left that the mark would be for.
+            () = over.cancelled() => break,
+            () = desk.wait(failures) => {}
+        }
+    }
+    true
+}
+
+/// Only tidies up, so that it does not hold up the stop for long where the queue does not answer.
+async fn take_the_mark_away<Q: Queue>(desk: &Desk<Q>) {
+    for failures in 0..END_DRAIN_TRIES {
+        if desk.heard(desk.queue.end_drain(&desk.owner).await).is_some() {
+            return;
+        }
+        desk.wait(failures).await;
     }
 }
 
