@@ -25,6 +25,7 @@ use crate::error::{Cancelled, GateClosed};
 use crate::latch::slab::Slab;
 use crate::latch::{Fired, Latch};
 pub(crate) use detail::UnitDetail;
+pub use seat::Keeper;
 pub(crate) use seat::{DrainEnd, Returns, Seat, Settled};
 
 mod detail;
@@ -499,6 +500,14 @@ impl InFlight {
         if block.is_closed() {
             block.seat.cut(state);
         }
+    }
+
+    fn seat(&self) -> &Seat {
+        &self.block().seat
+    }
+
+    fn is_gate_closed(&self) -> bool {
+        self.block().is_closed()
     }
 
     /// Drops the guard and says whether that fell after the close.

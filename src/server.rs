@@ -203,7 +203,7 @@ where
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Gate {
         let gate = shutdown.gate(self.name.clone());
         // The listener holds a place from the start: what it takes from the backlog after the close follows from that one.
-        let held = gate.enter().ok().map(|in_flight| (self.listener, in_flight));
+        let held = gate.enter().ok().map(|in_flight| (self.listener, in_flight.keep_open()));
         let held = Arc::new(Mutex::new(held));
         let closed = CancellationToken::new();
         let accepting = accept::Accepting {
@@ -223,7 +223,7 @@ where
         });
         let accepting = async move {
             match take(&ours) {
-                Some((listener, in_flight)) => accepting.run(listener, in_flight).await,
+                Some((listener, keeper)) => accepting.run(listener, keeper).await,
                 None => Ok(()),
             }
         };

@@ -17,7 +17,7 @@ use tower_service::Service;
 use super::listener::{Listener, Trouble, accept_now};
 use super::peer::Peer;
 use super::{Limits, connection};
-use crate::{BoxError, Gate, InFlight, ShutdownHandle};
+use crate::{BoxError, Gate, Keeper, ShutdownHandle};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -45,22 +45,22 @@ where
     B::Error: Into<BoxError>,
 {
     /// Accepts until intake stops, takes what the kernel still has, closes the listener, and awaits the connections.
-    pub(super) async fn run(mut self, listener: Listener, in_flight: InFlight) -> io::Result<()> {
+    pub(super) async fn run(mut self, listener: Listener, keeper: Keeper) -> io::Result<()> {
         let closed = self.closed.clone().drop_guard();
         let listener = listener.open()?;
         // Dropped on an abort, which aborts the connections.
         let mut connections = JoinSet::new();
-        self.accept(&listener, &in_flight, &mut connections).await;
-        self.take_backlog(listener, &in_flight, &mut connections).await;
+        self.accept(&listener, &keeper, &mut connections).await;
+        self.take_backlog(listener, &keeper, &mut connections).await;
         drop(closed);
-        drop(in_flight);
+        drop(keeper);
         while let Some(ended) = connections.join_next().await {
             tell_panic(ended);
         }
         Ok(())
     }
 
-    async fn accept(&mut self, listener: &TcpListener, in_flight: &InFlight, connections: &mut JoinSet<()>) {
+    async fn accept(&mut self, listener: &TcpListener, keeper: &Keeper, connections: &mut JoinSet<()>) {
         let places = Arc::new(Semaphore::new(self.limits.connections));
         let mut stopping = pin!(self.gate.stopping());
         let mut pause = FIRST_PAUSE;
@@ -80,7 +80,7 @@ where
                 accepted = next => match accepted {
                     Ok((stream, place)) => {
                         pause = FIRST_PAUSE;
-                        self.start(stream, place, in_flight, connections);
+                        self.start(stream, place, keeper, connections);
                         continue;
                     }
                     Err(error) => error,
@@ -100,17 +100,12 @@ where
     }
 
     /// Clients in the backlog believe that they are connected: closed over their heads, they would see a reset.
-    async fn take_backlog(
-        &mut self,
-        listener: TcpListener,
-        in_flight: &InFlight,
-        connections: &mut JoinSet<()>,
-    ) {
+    async fn take_backlog(&mut self, listener: TcpListener, keeper: &Keeper, connections: &mut JoinSet<()>) {
         let Ok(listener) = listener.into_std() else { return };
         let mut tries = 0;
         for _ in 0..self.limits.backlog {
             match accept_now(&listener) {
-                Ok(stream) => self.start(stream, None, in_flight, connections),
+                Ok(stream) => self.start(stream, None, keeper, connections),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if Trouble::of(&error) == Trouble::Connection => {}
                 Err(error) if tries == LAST_TRIES => {
@@ -129,12 +124,12 @@ where
         &self,
         stream: TcpStream,
         place: Option<OwnedSemaphorePermit>,
-        in_flight: &InFlight,
+        keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
         // An answer's last piece is not held back until the one before is acknowledged; a socket that refuses is still one.
         let _ = stream.set_nodelay(true);
-        let peer = Peer::new(in_flight.child(), self.gate.clone(), self.handle.clone(), place);
+        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place);
         let limits = Arc::clone(&self.limits);
         connections.spawn(connection::drive(stream, self.service.clone(), peer, limits));
     }
