@@ -230,8 +230,9 @@ async fn a_handler_that_panics_ends_its_own_connection_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i26_an_answer_is_in_flight_until_a_slow_reader_has_its_last_byte() {
-    let rig = Rig::new(budget()).await;
-    let mut client = rig.connect().await;
+    // Without an idle grace, so that the drain is as long as the answer.
+    let rig = Rig::with(budget(), |server| server.idle_grace(Duration::ZERO)).await;
+    let mut client = rig.connect_with_small_buffer().await;
     client.send(&get_request("/big")).await;
     client.head().await.unwrap();
     rig.stop();
@@ -379,7 +380,8 @@ async fn a_peer_that_stalls_or_sends_no_head_is_cut_by_its_own_limit_while_servi
     assert!(began.elapsed() >= 200 * MS);
     tokio::time::sleep(200 * MS).await;
     let stream = stalled.into_stream().into_std().unwrap();
-    let read = tokio::task::spawn_blocking(move || read_slowly(stream, BIG, Duration::ZERO)).await.unwrap();
+    let read = tokio::task::spawn_blocking(move || read_slowly(stream, BIG, Duration::ZERO));
+    let read = soon(read).await.unwrap();
     assert!(read < BIG);
     rig.stop();
     assert!(rig.report().await.is_clean(), "what happened before the stop is not in its ledger");
@@ -489,6 +491,7 @@ async fn a_shortage_of_descriptors_is_waited_out() {
         assert_eq!(waiting.answer().await.status, 200);
     }
     drop(clients);
+    assert_eq!(Client::to(&addr).await.ask("/").await.status, 200, "it accepts as before");
     child.stdin.take().unwrap().write_all(b"stop\n").unwrap();
     assert!(tokio::task::spawn_blocking(move || child.wait().unwrap().success()).await.unwrap());
 }

@@ -82,6 +82,13 @@ impl Rig {
         Client::to(self.addr).await
     }
 
+    /// Most of a big answer stays with the server until it is read.
+    pub async fn connect_with_small_buffer(&self) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1 << 16).unwrap();
+        Client(socket.connect(self.addr).await.unwrap())
+    }
+
     /// Connects and sends without giving the server a chance to run.
     pub fn connect_at_once(&self, request: &str) -> Client {
         let mut stream = std::net::TcpStream::connect(self.addr).unwrap();
@@ -280,6 +287,7 @@ pub async fn soon<F: Future>(future: F) -> F::Output {
 /// Reads the rest slowly, a piece at a time.
 pub fn read_slowly(stream: std::net::TcpStream, piece: usize, pause: Duration) -> usize {
     stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(SOON / 2)).unwrap();
     let (mut stream, mut buf, mut read) = (stream, vec![0; piece], 0);
     loop {
         match stream.read(&mut buf) {
