@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError};
@@ -25,6 +25,7 @@ use crate::error::{Cancelled, GateClosed};
 use crate::latch::slab::Slab;
 use crate::latch::{Fired, Latch};
 pub(crate) use detail::UnitDetail;
+pub use seat::Keeper;
 pub(crate) use seat::{DrainEnd, Returns, Seat, Settled};
 
 mod detail;
@@ -69,7 +70,8 @@ struct Block {
     /// Refused because of a pause while the gate closed: counted as held for an instant, but never let in.
     refused_at_close: AtomicUsize,
     children_after_close: AtomicUsize,
-    cuts: AtomicUsize,
+    /// Counted while all are cancelled at once, by every worker.
+    cuts: Word,
     name: Cow<'static, str>,
     drained: Latch,
     stopping: Latch,
@@ -148,7 +150,7 @@ impl Gate {
             held_at_close: AtomicUsize::new(0),
             refused_at_close: AtomicUsize::new(0),
             children_after_close: AtomicUsize::new(0),
-            cuts: AtomicUsize::new(0),
+            cuts: Word(AtomicI64::new(0)),
             name: name.into(),
             drained: Latch::new(),
             stopping: Latch::new(),
@@ -188,13 +190,19 @@ impl Gate {
         if before & FLAGS == 0 {
             return Ok(InFlight(self.0.cast()));
         }
-        let name = if before & FLAGS == DETAILED { Some(name.into()) } else { None };
+        if before & FLAGS != DETAILED {
+            return self.enter_marked(before, None);
+        }
+        // The caller's code makes the name; the count must come back if that panics.
+        let counted = InFlight(self.0.cast());
+        let name = Some(name.into());
+        mem::forget(counted);
         self.enter_marked(before, name)
     }
 
     /// Closes for good and tells the work inside that the stop has begun. Returns how much was in flight when it closed first.
     ///
-    /// Closing again changes nothing.
+    /// Closing again changes nothing. A coordinator closes its own gates; one that was closed before stays so.
     pub fn close(&self) -> usize {
         let block = self.block();
         let control = block.lock();
@@ -314,6 +322,7 @@ impl Gate {
     }
 
     /// Fires [`stopping`](Self::stopping) before the close.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn stop(&self) {
         self.block().stopping.fire();
     }
@@ -331,6 +340,7 @@ impl Gate {
         self.block().marks.load(Ordering::Acquire) & PULLED != 0
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn is_detailed(&self) -> bool {
         self.block().words[0].0.load(Ordering::Acquire) & DETAILED != 0
     }
@@ -350,10 +360,11 @@ impl Gate {
 
     /// How many runs ended with [`Cancelled`].
     pub(crate) fn cut_count(&self) -> usize {
-        self.block().cuts.load(Ordering::Acquire)
+        self.block().cuts.0.load(Ordering::Acquire) as usize
     }
 
     /// What is in flight, oldest first; empty where the gate is not detailed.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn details(&self) -> Vec<UnitDetail> {
         detail::oldest_first(&self.block().units.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -491,9 +502,17 @@ impl InFlight {
         }
     }
 
+    fn seat(&self) -> &Seat {
+        &self.block().seat
+    }
+
+    fn is_gate_closed(&self) -> bool {
+        self.block().is_closed()
+    }
+
     /// Drops the guard and says whether that fell after the close.
     pub(crate) fn leave(self) -> bool {
-        let mut guard = ManuallyDrop::new(self);
+        let mut guard = mem::ManuallyDrop::new(self);
         let block = if guard.has_ticket() { guard.give_back_ticket() } else { guard.0.cast() };
         // SAFETY: as in `drop`, which does not run for this guard.
         unsafe { Block::leave(block) }
@@ -513,7 +532,7 @@ impl InFlight {
     /// Notes that this work was ended before it was done.
     #[cold]
     pub(crate) fn note_cut(&self) {
-        self.block().cuts.fetch_add(1, Ordering::AcqRel);
+        self.block().cuts.0.fetch_add(1, Ordering::AcqRel);
     }
 
     #[cold]

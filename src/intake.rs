@@ -5,7 +5,6 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,9 +14,11 @@ use crate::gate::{Gate, InFlight};
 
 mod collect;
 mod cx;
+mod ending;
 
 use collect::Core;
 pub use cx::Cx;
+use ending::Ending;
 
 /// Lets items in until intake stops, and hands back those that are not finished.
 ///
@@ -40,6 +41,7 @@ pub struct Job<T: Send + Sync + 'static> {
 /// A callback that fails is called again with the same item, so what it does must bear repetition.
 pub struct Unfinished<T> {
     item: Arc<Item<T>>,
+    why: Why,
 }
 
 /// An item that was not let in; it comes back inside.
@@ -94,16 +96,8 @@ struct Item<T> {
     /// The order of admission.
     number: u64,
     slot: u32,
-    state: AtomicU8,
-    why: AtomicU8,
+    ending: Ending,
 }
-
-// An item's states. LIVE ends exactly once, by compare-and-swap: in FINISHED or in OWED. OWED ends in HANDED or LOST.
-const LIVE: u8 = 0;
-const FINISHED: u8 = 1;
-const OWED: u8 = 2;
-const HANDED: u8 = 3;
-const LOST: u8 = 4;
 
 // === impl Gate ===
 
@@ -305,7 +299,7 @@ impl<T: Send + Sync + 'static> Job<T> {
     /// [`TooLate`] when the item was given up before: somebody else may have it by now.
     pub fn finish(mut self) -> Result<(), TooLate> {
         let Some(held) = self.held.take() else { return Err(TooLate) };
-        if held.item.end(FINISHED) {
+        if held.item.ending.finish() {
             held.core.finished(&held.item, held.guard);
             return Ok(());
         }
@@ -324,7 +318,7 @@ impl<T: Send + Sync + 'static> Job<T> {
     }
 
     fn is_live(&self) -> bool {
-        self.held().item.state.load(Ordering::Acquire) == LIVE
+        self.held().item.ending.is_live()
     }
 
     fn back<R, E>(mut self, why: Why) -> Done<T, R, E> {
@@ -334,8 +328,7 @@ impl<T: Send + Sync + 'static> Job<T> {
 
     fn return_item(&mut self, why: Why) {
         let Some(held) = self.held.take() else { return };
-        if held.item.end(OWED) {
-            held.item.why.store(why as u8, Ordering::Relaxed);
+        if held.item.ending.owe(why) {
             Core::owe(&held.core, held.item, held.guard);
         } else {
             held.core.back_after_all(&held.item, held.guard);
@@ -415,20 +408,13 @@ async fn until_cut<T: Send + Sync + 'static, F: Future>(
 // === impl Item ===
 
 impl<T> Item<T> {
-    /// Ends what is live; `true` for the one that did.
-    fn end(&self, how: u8) -> bool {
-        self.state.compare_exchange(LIVE, how, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
-    /// Settles what is owed; `true` for the one that did.
-    fn settle(&self, how: u8) -> bool {
-        self.state.compare_exchange(OWED, how, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
+    /// Why it comes back; dropped, where it is owed no more.
     fn why(&self) -> Why {
-        const ALL: [Why; 6] =
-            [Why::Interrupted, Why::Cancelled, Why::StillRunning, Why::Returned, Why::Dropped, Why::Panicked];
-        ALL.into_iter().find(|why| *why as u8 == self.why.load(Ordering::Relaxed)).unwrap_or(Why::Dropped)
+        self.ending.why().unwrap_or(Why::Dropped)
+    }
+
+    fn unfinished(self: &Arc<Self>) -> Unfinished<T> {
+        Unfinished { item: Arc::clone(self), why: self.why() }
     }
 }
 
@@ -437,7 +423,7 @@ impl<T> Item<T> {
 impl<T> Unfinished<T> {
     /// Why it comes back.
     pub fn why(&self) -> Why {
-        self.item.why()
+        self.why
     }
 
     /// Its place in the order of admission: smaller is older.
@@ -495,6 +481,9 @@ impl<T> std::error::Error for Refused<T> {
 // === impl Why ===
 
 impl Why {
+    const ALL: [Why; 6] =
+        [Why::Interrupted, Why::Cancelled, Why::StillRunning, Why::Returned, Why::Dropped, Why::Panicked];
+
     /// Whether it is the stop that handed it back, and not a fault.
     pub fn is_shutdown(self) -> bool {
         matches!(self, Why::Interrupted | Why::Cancelled | Why::StillRunning)

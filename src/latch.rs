@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
@@ -63,7 +65,8 @@ struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     data: usize,
-    vtable: usize,
+    /// Never null, so that an absent `Place` needs no word of its own: every waiting task carries one.
+    vtable: NonZeroUsize,
 }
 
 // === impl Latch ===
@@ -136,7 +139,8 @@ impl Shared {
         match place {
             // The registered clone lies in the list and so keeps its address from being given to another waker.
             Some(place) if place.waker == Identity::of(waker) => Poll::Pending,
-            _ => self.register(place, waker),
+            Some(place) => self.change(place, waker),
+            None => self.register(place, waker),
         }
     }
 
@@ -146,22 +150,28 @@ impl Shared {
         let waker = waker.clone();
         // That of the clone, since it is the clone that is kept alive.
         let identity = Identity::of(&waker);
-        let list = place.map_or_else(|| identity.list(), |place| place.list);
+        let list = identity.list();
         let mut waiting = self.lists[list as usize].lock();
+        // Again, now that `fire` can no longer pass this list by.
         if self.is_fired() {
-            drop(waiting);
             return Poll::Ready(());
         }
-        let mut old = None;
-        let key = match *place {
-            Some(Place { key, .. }) => {
-                old = waiting.replace(key, waker);
-                key
-            }
-            None => waiting.insert(waker),
-        };
+        *place = Some(Place { list, key: waiting.insert(waker), waker: identity });
+        Poll::Pending
+    }
+
+    #[cold]
+    fn change(&self, place: &mut Place, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        let identity = Identity::of(&waker);
+        let mut waiting = self.lists[place.list as usize].lock();
+        // As in `register`; the list may also be emptied already, and the key lead nowhere.
+        if self.is_fired() {
+            return Poll::Ready(());
+        }
+        let old = waiting.replace(place.key, waker);
+        place.waker = identity;
         drop(waiting);
-        *place = Some(Place { list, key, waker: identity });
         drop(old);
         Poll::Pending
     }
@@ -199,12 +209,12 @@ impl List {
 impl Identity {
     #[inline]
     fn of(waker: &Waker) -> Self {
-        Self { data: waker.data().addr(), vtable: std::ptr::from_ref(waker.vtable()).addr() }
+        Self { data: waker.data().addr(), vtable: NonNull::from(waker.vtable()).addr() }
     }
 
-    /// Spreads by the task's address, whose low bits are alike and whose high bits are too.
+    /// Spreads by the region that the task lies in: neighbours stay together, in their order, so that waking them walks through memory.
     fn list(self) -> u32 {
-        let mixed = (self.data as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.data as u64 >> 16).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 32) as u32 % LISTS as u32
     }
 }

@@ -35,7 +35,7 @@ pub use budget::{Budget, BudgetError, DurationError, Grace, Overrun, Plan, parse
 pub use coordinator::{Component, HookOptions, NewError, ShutdownCoordinator, StartError, TaskOptions};
 pub use error::{BoxError, Cancelled, GateClosed, Interrupted, TooLate};
 pub use escalation::{Escalation, Step};
-pub use gate::{Gate, InFlight};
+pub use gate::{Gate, InFlight, Keeper};
 pub use handle::ShutdownHandle;
 pub use hook::{Deadline, HookCx, IntoResult, Rank};
 pub use intake::{Cx, Done, Intake, Job, Refused, Unfinished, Why};

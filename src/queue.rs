@@ -12,7 +12,7 @@
 //!   process that had said that it was ending, was *interrupted*; one whose lease ran out otherwise has *crashed* its holder.
 //! - A lease that ran out, and that nobody has claimed anew, is still its holder's to settle.
 //! - Jobs are claimed by priority, then in the order in which they were first enqueued. A job handed back keeps its place in
-//!   that order, so it stands at the head again.
+//!   that order, so it stands at the head again. Where more delays are over than one claim takes, those that ended first go first.
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,11 +21,13 @@ mod job;
 pub mod memory;
 #[cfg(feature = "sqlx-sqlite")]
 pub mod sql;
+mod worker;
 
 pub use job::{
-    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, Lease, LeaseLost, NewJob,
-    Owner, QueueError,
+    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, JobState, Lease, LeaseLost,
+    NewJob, Owner, QueueError, Standing, Stepped,
 };
+pub use worker::{Handler, HandlerFn, Leased, Work, work};
 
 /// Crashes a job may cause before it becomes a dead letter, unless the queue was told otherwise.
 pub const MAX_CRASHES: u32 = 5;
@@ -195,10 +197,10 @@ pub trait Queue: Send + Sync + 'static {
         owner: &Owner,
         max: usize,
         lease: Duration,
-    ) -> impl Future<Output = Result<(Vec<Held>, Vec<Claimed<Self::Item>>), QueueError>> + Send {
+    ) -> impl Future<Output = Result<Stepped<Self::Item>, QueueError>> + Send {
         async move {
             let held = if done.is_empty() { Vec::new() } else { self.ack(done).await? };
-            Ok((held, self.claim(owner, max, lease).await?))
+            Ok(Stepped { held, claimed: self.claim(owner, max, lease).await? })
         }
     }
 }

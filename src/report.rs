@@ -8,19 +8,14 @@ use std::time::Duration;
 
 use crate::outcome::Outcome;
 use crate::phase::Phase;
-use crate::trigger::{Leave, Reason, Signal};
+use crate::trigger::{Reason, Signal};
 use crate::watchdog;
 
 /// What became of every piece of work, every hook and every task of a stop.
 ///
 /// It is cheap to clone; all callers of the same stop get the same one.
 #[derive(Clone)]
-pub struct Report(Arc<Told>);
-
-struct Told {
-    facts: Facts,
-    leave: Option<Leave>,
-}
+pub struct Report(Arc<Facts>);
 
 /// What the coordinator found out.
 #[derive(Debug)]
@@ -128,12 +123,12 @@ pub struct LostItem {
 // === impl Report ===
 
 impl Report {
-    pub(crate) fn new(facts: Facts, leave: Option<Leave>) -> Self {
-        Report(Arc::new(Told { facts, leave }))
+    pub(crate) fn new(facts: Facts) -> Self {
+        Report(Arc::new(facts))
     }
 
     fn facts(&self) -> &Facts {
-        &self.0.facts
+        &self.0
     }
 
     /// Why the program stopped: the first reason.
@@ -251,10 +246,7 @@ impl Report {
     /// Leaves the process with [`Report::code`] at once: no destructor, no thread and no blocking task can hold it.
     pub fn exit(&self) -> ! {
         watchdog::flush();
-        if let Some(leave) = &self.0.leave {
-            leave(self.code());
-        }
-        std::process::exit(i32::from(self.code()))
+        watchdog::leave(self.code())
     }
 
     /// The report as one JSON object; times are in milliseconds from the trigger.

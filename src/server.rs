@@ -1,1 +1,263 @@
-//! Not written yet.
+//! Serves HTTP so that no request that a client sent in good faith fails at a stop.
+//!
+//! Until intake stops all is served. From the trigger on [probes](probe) say *not ready*, and every HTTP/1 answer carries
+//! `Connection: close`. Then the kernel's backlog is taken, the listener closes, and each connection ends where it hurts
+//! nobody: an idle one after a short grace for a request that is on its way, a busy one after its last byte is flushed,
+//! HTTP/2 with GOAWAY after its streams. What is left when the drain is over is cut and counted, by the state it was in.
+//!
+//! ```
+//! # use winddown::{ShutdownCoordinator, server};
+//! # fn example(shutdown: &mut ShutdownCoordinator, listener: tokio::net::TcpListener, service: tower_like::S) {
+//! shutdown.add(server::serve("http", listener, service));
+//! # }
+//! # mod tower_like { use std::{convert::Infallible, future::{Ready, ready}, task::{Context, Poll}};
+//! # #[derive(Clone)] pub struct S;
+//! # impl tower_service::Service<http::Request<hyper::body::Incoming>> for S {
+//! #   type Response = http::Response<String>; type Error = Infallible; type Future = Ready<Result<Self::Response, Infallible>>;
+//! #   fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+//! #   fn call(&mut self, _: http::Request<hyper::body::Incoming>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
+//! # } }
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+
+use crate::{BoxError, Component, Gate, Phase, Readiness, ShutdownCoordinator};
+
+mod accept;
+#[cfg(feature = "axum")]
+pub mod axum;
+mod connection;
+mod listener;
+mod peer;
+mod request;
+mod stopping;
+mod streams;
+mod watched;
+
+pub use listener::Listener;
+pub use stopping::{UntilStopping, until_stopping};
+
+/// How long the accept loop may take to be polled for the first time before its listener is closed without it.
+const START: Duration = Duration::from_millis(50);
+
+/// A server to be [added](ShutdownCoordinator::add); made by [`serve`].
+///
+/// Its [`Gate`], which `add` returns, counts connections: one is in flight until its last byte is flushed and it is
+/// closed, an upgraded one until its last owner drops it. The listener counts as one more until it is closed.
+#[must_use = "a server serves once it is added to a coordinator"]
+pub struct Server<S> {
+    name: Cow<'static, str>,
+    listener: Listener,
+    service: S,
+    limits: Limits,
+}
+
+/// What is granted to peers. Durations are upper bounds; a peer that does what it should waits for none of them.
+#[derive(Debug, Clone)]
+struct Limits {
+    connections: usize,
+    backlog: usize,
+    head: Duration,
+    head_size: usize,
+    keep_alive: Duration,
+    ping: Duration,
+    write_stall: Duration,
+    idle_grace: Duration,
+    head_grace: Duration,
+    forced: Duration,
+}
+
+/// Serves a tower service on a listener: HTTP/1 and, where the client starts with it, HTTP/2.
+///
+/// The listener is given bound, so that a port in use is an error of the set-up; it is read from once the set-up has
+/// returned. Until then the kernel keeps clients waiting.
+pub fn serve<S, B>(name: impl Into<Cow<'static, str>>, listener: impl Into<Listener>, service: S) -> Server<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    Server { name: name.into(), listener: listener.into(), service, limits: Limits::default() }
+}
+
+/// Answers `/livez` and `/readyz`; nothing for any other path, which is the program's own.
+///
+/// Ready is 200, not ready 503; alive is always 200, also while draining: a process that stops well is not to be killed
+/// for it. The words are those of [`Readiness`].
+///
+/// ```no_run
+/// # let readiness = winddown::ShutdownCoordinator::new(Default::default(), winddown::signal::none()).unwrap().readiness();
+/// assert_eq!(winddown::server::probe(&readiness, "/livez").unwrap().status(), 200);
+/// assert!(winddown::server::probe(&readiness, "/orders").is_none());
+/// ```
+pub fn probe(readiness: &Readiness, path: &str) -> Option<Response<String>> {
+    let (good, words) = match path {
+        "/livez" => (readiness.is_live(), "live".to_owned()),
+        "/readyz" => (readiness.is_ready(), readiness.to_string()),
+        _ => return None,
+    };
+    let mut answer = Response::new(words + "\n");
+    *answer.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let headers = answer.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    Some(answer)
+}
+
+// === impl Server ===
+
+impl<S> Server<S> {
+    /// How many connections are open at most; 10 000 when not given, at least 1. Those beyond wait in the kernel's backlog.
+    ///
+    /// Each needs a file descriptor: `ulimit -n` is the other bound, at which the server backs off and goes on.
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.limits.connections = connections.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// How many connections are taken from the kernel's backlog at the stop, at most; 4096 when not given.
+    ///
+    /// It is a count, not a time: under load a backlog never runs empty.
+    pub fn max_backlog(mut self, connections: usize) -> Self {
+        self.limits.backlog = connections;
+        self
+    }
+
+    /// How long an HTTP/1 request's head may take from its first byte, and a new connection until that byte; 30 s when not
+    /// given. Then 408, or for a silent peer the end.
+    pub fn head_limit(mut self, limit: Duration) -> Self {
+        self.limits.head = limit;
+        self
+    }
+
+    /// How large a request's head may be, in bytes; 64 KiB when not given, at least 8 KiB. Beyond: 431.
+    pub fn max_head_size(mut self, bytes: usize) -> Self {
+        self.limits.head_size = bytes.max(8 << 10);
+        self
+    }
+
+    /// How long a connection is kept while its client asks for nothing; 620 s when not given, and up to twice that.
+    ///
+    /// It has to be longer than the idle limit of whatever balancer is in front, or that sends requests into a close; the
+    /// longest that is common is 600 s.
+    pub fn keep_alive(mut self, limit: Duration) -> Self {
+        self.limits.keep_alive = limit;
+        self
+    }
+
+    /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given.
+    pub fn ping(mut self, interval: Duration) -> Self {
+        self.limits.ping = interval;
+        self
+    }
+
+    /// How long a peer may read nothing of what is sent to it; 60 s when not given. Then it is cut.
+    pub fn write_stall(mut self, limit: Duration) -> Self {
+        self.limits.write_stall = limit;
+        self
+    }
+
+    /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
+    pub fn idle_grace(mut self, grace: Duration) -> Self {
+        self.limits.idle_grace = grace;
+        self
+    }
+
+    /// At the stop: how long the rest of a partial head may take; 1 s when not given. Then 408. HTTP/2 peers without a
+    /// running stream get as long to answer the GOAWAY.
+    pub fn head_grace(mut self, grace: Duration) -> Self {
+        self.limits.head_grace = grace;
+        self
+    }
+
+    /// When the drain is over: how long requests still have to come to an end before they are cut; 100 ms when not given.
+    pub fn forced(mut self, window: Duration) -> Self {
+        self.limits.forced = window;
+        self
+    }
+}
+
+impl<S, B> Component for Server<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Handle = Gate;
+
+    fn register(self, shutdown: &mut ShutdownCoordinator) -> Gate {
+        let gate = shutdown.gate(self.name.clone());
+        // The listener holds a place from the start: what it takes from the backlog after the close follows from that one.
+        let held = gate.enter().ok().map(|in_flight| (self.listener, in_flight.keep_open()));
+        let held = Arc::new(Mutex::new(held));
+        let closed = CancellationToken::new();
+        let accepting = accept::Accepting {
+            gate: gate.clone(),
+            handle: shutdown.handle(),
+            service: self.service,
+            limits: Arc::new(self.limits),
+            closed: closed.clone(),
+        };
+        let ours = Arc::clone(&held);
+        let take = |held: &Mutex<Option<_>>| held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        shutdown.on(Phase::StopIntake, format!("{} listener", self.name), async move |_| {
+            // A stop during the set-up: the loop was never started, so that the listener is closed here.
+            if tokio::time::timeout(START, closed.cancelled()).await.is_err() && take(&held).is_none() {
+                closed.cancelled().await;
+            }
+        });
+        let accepting = async move {
+            match take(&ours) {
+                Some((listener, keeper)) => accepting.run(listener, keeper).await,
+                None => Ok(()),
+            }
+        };
+        // Cooperative: its connections get the forced window, and are counted by state.
+        shutdown.spawn(self.name, accepting).cooperative();
+        gate
+    }
+}
+
+impl<S> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("name", &self.name)
+            .field("listener", &self.listener)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 10_000,
+            backlog: 4096,
+            head: Duration::from_secs(30),
+            head_size: 64 << 10,
+            keep_alive: Duration::from_secs(620),
+            ping: Duration::from_secs(20),
+            write_stall: Duration::from_secs(60),
+            idle_grace: Duration::from_millis(250),
+            head_grace: Duration::from_secs(1),
+            forced: Duration::from_millis(100),
+        }
+    }
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::trigger::{Link, Signals, Told};
+use crate::watchdog;
 
 #[cfg(unix)]
 use unix as os;
@@ -81,13 +82,8 @@ impl Builder {
         std::thread::Builder::new()
             .name("winddown-signals".to_owned())
             .spawn(move || runtime.block_on(see(sources, told)))?;
-        Ok(Signals::new(link, os::CAUGHT, Some(Arc::new(leave))))
+        Ok(Signals::new(link, os::CAUGHT, Some(Arc::new(|code| watchdog::leave(code)))))
     }
-}
-
-/// `_exit`: no destructor and no thread can hold it.
-fn leave(code: u8) {
-    signal_hook::low_level::exit(i32::from(code));
 }
 
 /// Tells what it sees, and wakes the watchdog when its time has come.
@@ -105,7 +101,7 @@ async fn see(mut sources: os::Sources, link: Arc<Link>) {
             what = sources.next() => {
                 // Nobody has a coordinator for it: what the system would have done without us.
                 if !link.tell(what, Instant::now()) && let Told::Stop(signal) = what {
-                    leave(128_u8.saturating_add(signal.number()));
+                    watchdog::leave(128_u8.saturating_add(signal.number()));
                 }
             }
             () = link.changed() => {}

@@ -4,20 +4,19 @@ use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::trigger::Leave;
-
 /// The exit code when the watchdog had to leave, as `timeout(1)` has it.
 pub(crate) const EXIT_CODE: u8 = 124;
 
 /// How long standard error may take the last words. A pipe that nobody reads takes none, and must not hold the exit.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Writes the words to standard error, as far as it takes them in time.
+/// Makes the words and writes them to standard error, as far as both are done in time.
 ///
 /// On a thread of its own, since a write to a full pipe blocks for ever and so does waiting for another writer's lock.
 /// Asking `poll` first would not do: it tells of one write's worth of room, and not of the lock.
-pub(crate) fn say(words: String) {
+pub(crate) fn say(words: impl FnOnce() -> String + Send + 'static) {
     in_time(move || {
+        let words = words();
         let mut err = std::io::stderr().lock();
         let _ = err.write_all(words.as_bytes());
         let _ = err.flush();
@@ -31,6 +30,11 @@ pub(crate) fn flush() {
     });
 }
 
+/// `_exit`: no destructor and no thread can hold it.
+pub(crate) fn leave(code: u8) -> ! {
+    signal_hook::low_level::exit(i32::from(code))
+}
+
 fn in_time(write: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let writer = std::thread::Builder::new().name("winddown-words".to_owned()).spawn(move || {
@@ -40,12 +44,6 @@ fn in_time(write: impl FnOnce() + Send + 'static) {
     if writer.is_ok() {
         let _ = is_done.recv_timeout(LAST_WORDS);
     }
-}
-
-/// Says the last words and leaves the process at once.
-pub(crate) fn leave_with(words: String, code: u8, leave: &Leave) {
-    say(words);
-    leave(code);
 }
 
 /// The lines that say what is stuck.

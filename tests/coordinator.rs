@@ -89,3 +89,27 @@ async fn a_task_that_ends_triggers_the_stop() {
     );
     assert_eq!(report.code(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_callback_for_still_running_items_does_not_take_is_lost_by_name() {
+    for hangs in [false, true] {
+        let mut shutdown = coordinator(Duration::from_secs(10));
+        let jobs = shutdown
+            .gate("jobs")
+            .requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()))
+            .still_running(hangs, async |hangs, _: Unfinished<u32>| {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Err::<(), BoxError>("nobody takes it".into())
+            })
+            .named(|number| format!("order {number}"));
+        let _held = jobs.admit(7).unwrap();
+        shutdown.handle().trigger("test");
+        let report = shutdown.run().await;
+        let gate = report.gate("jobs").unwrap();
+        assert_eq!((gate.held, gate.finished, gate.handed_back, gate.lost), (1, 0, 0, 1), "{report}");
+        assert_eq!(report.lost()[0].item, "order 7");
+        assert_eq!(report.code(), 1);
+    }
+}

@@ -1,7 +1,7 @@
 //! The rules under fixed seeds; the same functions are fuzz targets.
 #![cfg(feature = "test-util")]
 
-use winddown::testing::model_rules;
+use winddown::testing::model as model_rules;
 
 const SEEDS: u64 = 20_000;
 

@@ -1,1 +1,109 @@
-fn main() {}
+//! Takes orders over HTTP, fulfils them in three steps, and stops without losing one.
+//!
+//! `cargo run --release --example orders --features orders`; `--help` lists the options, README has a session to follow.
+
+mod api;
+mod fulfil;
+mod options;
+mod store;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use axum::Router;
+use options::Options;
+use sqlx::sqlite::SqlitePoolOptions;
+use store::Store;
+use winddown::queue::sql;
+use winddown::{Report, ShutdownCoordinator, pool, queue, server, signal};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // SIGTERM and SIGINT are ours from this line on; one that arrives during start-up is kept.
+    let signals = match signal::terminate() {
+        Ok(signals) => signals,
+        Err(error) => return refuse(&format!("signals cannot be caught: {error}")),
+    };
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => return refuse(&error),
+    };
+    if options.help {
+        print(options::HELP);
+        return ExitCode::SUCCESS;
+    }
+    let shutdown = match ShutdownCoordinator::new(options.budget.clone(), signals) {
+        Ok(shutdown) => shutdown,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if options.plan {
+        print(&format!("{}\n", shutdown.plan()));
+        return ExitCode::SUCCESS;
+    }
+    log_to_stderr();
+    eprint(&format!("{}\n", shutdown.plan()));
+
+    let report_to = options.report.clone();
+    let report = shutdown.run_with(async |shutdown| set_up(shutdown, options).await).await;
+    report.print();
+    match report_to.map(|path| std::fs::write(&path, report.to_json()).map_err(|error| (path, error))) {
+        Some(Err((path, error))) => {
+            eprint(&format!("orders: the report was not written to {}: {error}\n", path.display()));
+            leave(&report, 1)
+        }
+        _ => leave(&report, 0),
+    }
+}
+
+async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<(), winddown::BoxError> {
+    let file = sql::options(&options.database)?;
+    let connect = SqlitePoolOptions::new().max_connections(4).connect_with(file);
+    let db = shutdown.start(format!("database {}", options.database), connect).await?;
+    shutdown.add(pool::close("database", db.clone()));
+    let store = shutdown.start("store", Store::open(db)).await?;
+
+    let listen = tokio::net::TcpListener::bind(options.listen);
+    let listener = shutdown.start(format!("listener on {}", options.listen), listen).await?;
+    let address = listener.local_addr()?;
+    let app: Router =
+        api::router(store.clone(), shutdown.handle()).merge(server::axum::probes(shutdown.readiness()));
+    shutdown.add(server::axum::serve("http", listener, app));
+
+    let work = queue::work("orders", store.jobs.clone(), fulfil::Fulfil(store));
+    shutdown.add(work.concurrency(options.workers).lease(options.lease).attempts(3));
+
+    print(&format!("listening on http://{address}\n"));
+    // Registered last, and so run when all the rest does.
+    shutdown.spawn("ready", async { print("ready\n") }).optional();
+    Ok(())
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprint(&format!("orders: {why}\n"));
+    ExitCode::from(2)
+}
+
+/// The report's code, or this one where that says that all is well.
+fn leave(report: &Report, code: u8) -> ExitCode {
+    ExitCode::from(report.code().max(code))
+}
+
+/// A closed pipe is no reason to panic.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn eprint(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -84,14 +84,15 @@ impl ShutdownCoordinator {
             warnings: control.plan.warnings().to_vec(),
             advice,
         };
-        Report::new(facts, control.leave())
+        Report::new(facts)
     }
 }
 
 /// Counts what a gate held when it closed, and what became of that.
 fn ledger(gate: &Gate) -> GateReport {
     let seat = gate.seat();
-    let (held, let_in) = (gate.held_at_close(), gate.children_after_close());
+    let held = gate.held_at_close().saturating_sub(seat.keepers());
+    let let_in = gate.children_after_close();
     let cut = seat.cuts();
     let cut_in_all: usize = cut.iter().map(|(_, count)| count).sum();
     let handed_back = seat.handed_back_count();

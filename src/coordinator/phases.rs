@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::account::Log;
 use super::{ShutdownCoordinator, Task};
+use crate::budget::Human;
 use crate::handle::control::Control;
 use crate::handle::unit::Unit;
 use crate::hook::{Hook, HookCx, Place, in_order};
@@ -305,16 +306,17 @@ async fn hand_back(
         join_all(returns.iter().map(|returns| returns.settled())).await;
         all_done(later).await;
     };
+    let mut taken = std::pin::pin!(taken);
     let in_time = tokio::select! {
         biased;
-        () = taken => true,
+        () = &mut taken => true,
         () = control.passed(Phase::Requeue, None) => false,
     };
     if !in_time {
         returns.iter().for_each(|returns| returns.give_up());
         later.iter().for_each(|unit| unit.give_up());
-        let named = join_all(returns.iter().map(|returns| returns.settled()));
-        let _ = tokio::time::timeout(LAST_STEP, named).await;
+        // Polled on: it holds the *still running* callbacks too, which name what they did not take over.
+        let _ = tokio::time::timeout(LAST_STEP, taken).await;
     }
     // What went after the window, but before the phase's end, is not overdue.
     (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time
@@ -332,8 +334,18 @@ async fn with_progress<F: Future>(control: &Control, work: F) -> F::Output {
         let phase = control.phase();
         let left = phase.and_then(|phase| control.deadline(phase));
         let left = left.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()));
-        let waits_for = control.in_flight();
-        tracing::info!(target: "winddown", phase = phase.map(Phase::as_str), time_left = ?left,
-            left = waits_for.join("; "), "drain.progress");
+        tracing::info!(target: "winddown", phase = phase.map(Phase::as_str), time_left = %format_args!("{:.3}", Human(left)),
+            left = some_of(control.in_flight()), "drain.progress");
     }
+}
+
+/// On one line, as long as somebody would read it.
+fn some_of(mut lines: Vec<String>) -> String {
+    const SHOWN: usize = 12;
+    let more = lines.len().saturating_sub(SHOWN);
+    lines.truncate(SHOWN);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.join("; ")
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::account::Log;
 use super::{ShutdownCoordinator, StartError, Task};
+use crate::budget::Human;
 use crate::error::BoxError;
 use crate::handle::control::Control;
 use crate::hook::{Place, in_order, panic_message, with_sources};
@@ -73,7 +74,7 @@ impl ShutdownCoordinator {
 
         let mut log = Log::default();
         let reason = control.reason().unwrap_or(Reason::Dropped);
-        tracing::info!(target: "winddown", %reason, grace = ?control.plan.kill(), "shutdown.begin");
+        tracing::info!(target: "winddown", %reason, grace = %Human(control.plan.kill()), "shutdown.begin");
         for phase in Phase::ALL {
             let began = Instant::now();
             control.enter(phase);
@@ -93,7 +94,7 @@ impl ShutdownCoordinator {
         }
         let report = self.account(log);
         self.finished = true;
-        tracing::info!(target: "winddown", code = report.code(), took = ?report.took(), "shutdown.complete");
+        tracing::info!(target: "winddown", code = report.code(), took = %Human(report.took()), "shutdown.complete");
         control.end(report.clone());
         report
     }
@@ -123,7 +124,7 @@ impl ShutdownCoordinator {
         for warning in plan.warnings() {
             tracing::warn!(target: "winddown", "{warning}");
         }
-        tracing::info!(target: "winddown", signals = self.caught, %plan, "shutdown.ready");
+        tracing::info!(target: "winddown", signals = self.caught, grace = %Human(plan.kill()), "shutdown.ready");
         self.start_tasks(|_| true);
         if self.control.is_paused() {
             self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);

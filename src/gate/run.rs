@@ -48,7 +48,7 @@ impl<F: Future> Future for Run<'_, F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.as_mut().project();
         // Only work that has begun is asked once more whether it is done.
-        if !this.cancelled.is_fired() || this.cancelled.is_registered() {
+        if this.cancelled.is_registered() || !this.cancelled.is_fired() {
             if let Some(work) = this.work.as_mut().as_pin_mut() {
                 if let Poll::Ready(done) = work.poll(cx) {
                     return Poll::Ready(Ok(done));

@@ -30,6 +30,13 @@ pub(crate) trait Returns: Send + Sync {
 
 pub(crate) type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
+/// Holds a drain open without being work itself; made by [`InFlight::keep_open`].
+///
+/// For what brings in work after the close, such as a listener with its backlog: the ledger counts what it lets in, and
+/// not the keeper.
+#[must_use = "dropping this lets the drain end"]
+pub struct Keeper(InFlight);
+
 /// When the drain ends, once that is known; shared by the gates of a coordinator.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DrainEnd(Arc<Mutex<Option<Instant>>>);
@@ -39,6 +46,8 @@ pub(crate) struct Seat {
     pub(crate) runtime: Option<Handle>,
     /// How many shields are up.
     pub(crate) shields: AtomicUsize,
+    /// Those that are, or were when the gate closed.
+    keepers: AtomicUsize,
     drain_end: DrainEnd,
     returns: Mutex<Option<Weak<dyn Returns>>>,
     task_limit: Mutex<(Option<Duration>, Overrun)>,
@@ -69,6 +78,7 @@ impl Seat {
         Seat {
             runtime,
             shields: AtomicUsize::new(0),
+            keepers: AtomicUsize::new(0),
             drain_end,
             returns: Mutex::new(None),
             task_limit: Mutex::new((None, Overrun::default())),
@@ -132,6 +142,10 @@ impl Seat {
         *lock(&self.cut).entry(state).or_default() += 1;
     }
 
+    pub(crate) fn keepers(&self) -> usize {
+        self.keepers.load(Ordering::Acquire)
+    }
+
     pub(crate) fn handed_back_count(&self) -> usize {
         self.handed_back.load(Ordering::Acquire)
     }
@@ -150,6 +164,39 @@ impl Seat {
 
     pub(crate) fn cuts(&self) -> Vec<(String, usize)> {
         lock(&self.cut).iter().map(|(state, count)| ((*state).to_owned(), *count)).collect()
+    }
+}
+
+// === impl Keeper ===
+
+impl InFlight {
+    /// Turns a guard into one that holds the drain open and does not count as work.
+    pub fn keep_open(self) -> Keeper {
+        self.seat().keepers.fetch_add(1, Ordering::AcqRel);
+        Keeper(self)
+    }
+}
+
+impl Keeper {
+    /// Lets in a piece of work, also after the close.
+    #[track_caller]
+    pub fn child(&self) -> InFlight {
+        self.0.child()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // One that goes after the close was in the count of what was held then, and stays taken off.
+        if !self.0.is_gate_closed() {
+            self.0.seat().keepers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Keeper").field(&self.0).finish()
     }
 }
 

@@ -22,7 +22,7 @@ fn a_guard_is_one_pointer() {
 
 #[test]
 fn it_drains_when_closed_and_the_last_of_its_work_is_done() {
-    let gate = Gate::new("uploads");
+    let gate = Gate::standalone("uploads");
     let first = gate.enter().unwrap();
     let second = gate.enter().unwrap();
     assert_eq!((gate.name(), gate.in_flight()), ("uploads", 2));
@@ -42,7 +42,7 @@ fn it_drains_when_closed_and_the_last_of_its_work_is_done() {
 
 #[test]
 fn an_empty_gate_drains_at_once_and_not_before_it_is_closed() {
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     assert!(!is_drained(&gate));
     gate.enter().map(drop).unwrap();
     assert!(!is_drained(&gate));
@@ -52,7 +52,7 @@ fn an_empty_gate_drains_at_once_and_not_before_it_is_closed() {
 
 #[test]
 fn a_pause_refuses_for_now_and_a_close_for_good() {
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     let inside = gate.enter().unwrap();
     gate.pause();
     assert!(gate.is_paused() && !gate.is_closed());
@@ -75,7 +75,7 @@ fn a_pause_refuses_for_now_and_a_close_for_good() {
 
 #[test]
 fn work_may_outlive_all_handles_which_close_the_gate() {
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     let drained = gate.drained();
     let mut drained = pin!(drained);
     let work = gate.enter().unwrap();
@@ -94,7 +94,7 @@ fn work_may_outlive_all_handles_which_close_the_gate() {
 
 #[test]
 fn signals_come_apart_and_reach_the_work() {
-    let gate = Gate::new("g").pulled();
+    let gate = Gate::standalone("g").pulled();
     assert!(gate.is_pulled());
     let work = gate.enter().unwrap();
     gate.stop();
@@ -111,7 +111,7 @@ fn signals_come_apart_and_reach_the_work() {
 
 #[test]
 fn cancelled_work_is_dropped_in_place_and_counted() {
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     let guard = gate.enter().unwrap();
     let held = Arc::new(());
     let inner = held.clone();
@@ -131,7 +131,7 @@ fn cancelled_work_is_dropped_in_place_and_counted() {
 
 #[test]
 fn a_result_that_is_ready_wins_and_work_not_begun_is_not_polled() {
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     let guard = gate.enter().unwrap();
     let (tx, rx) = tokio::sync::oneshot::channel();
     let mut run = pin!(guard.run(rx));
@@ -148,7 +148,7 @@ fn a_result_that_is_ready_wins_and_work_not_begun_is_not_polled() {
 
 #[test]
 fn a_count_never_leaks_on_a_panic_or_a_future_dropped_half_way() {
-    for gate in [Gate::new("g"), Gate::new("g").detailed()] {
+    for gate in [Gate::standalone("g"), Gate::standalone("g").detailed()] {
         let inner = gate.clone();
         let panicked = std::panic::catch_unwind(move || {
             let guard = inner.enter().unwrap();
@@ -170,7 +170,7 @@ fn a_count_never_leaks_on_a_panic_or_a_future_dropped_half_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_detailed_gate_knows_name_age_and_place() {
-    let gate = Gate::new("g").detailed();
+    let gate = Gate::standalone("g").detailed();
     assert!(gate.is_detailed());
     let started = tokio::time::Instant::now();
     let old = gate.enter_named("a1").unwrap();
@@ -208,9 +208,23 @@ fn a_gate_that_keeps_no_details_makes_no_name() {
             unreachable!("made a name that nobody keeps")
         }
     }
-    let gate = Gate::new("g");
+    let gate = Gate::standalone("g");
     let _work = gate.enter_named(Never).unwrap();
     assert!(gate.details().is_empty());
+}
+
+#[test]
+fn a_name_that_panics_leaves_no_count_behind() {
+    struct Bad;
+    impl From<Bad> for Cow<'static, str> {
+        fn from(_: Bad) -> Self {
+            panic!("a name of the worst kind")
+        }
+    }
+    let gate = Gate::standalone("g").detailed();
+    let inner = gate.clone();
+    assert!(std::panic::catch_unwind(move || drop(inner.enter_named(Bad))).is_err());
+    assert_eq!(gate.in_flight(), 0);
 }
 
 /// I10.
@@ -220,7 +234,7 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
     let rounds = if cfg!(miri) { 20 } else { 10_000 };
     let entrants = 3;
     for _ in 0..rounds {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let granted = AtomicIsize::new(0);
         let start = std::sync::Barrier::new(entrants + 1);
         std::thread::scope(|scope| {
@@ -240,7 +254,9 @@ fn what_is_let_in_while_the_gate_closes_is_waited_for() {
             }
             start.wait();
             gate.close();
+            let closed_at = std::time::Instant::now();
             while !is_drained(&gate) {
+                assert!(closed_at.elapsed().as_secs() < 60, "never drains");
                 std::thread::yield_now();
             }
             assert_eq!(granted.load(SeqCst), 0, "drained while work that was let in went on");

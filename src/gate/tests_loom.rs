@@ -48,7 +48,7 @@ fn work(gate: &Gate, inside: &Arc<AtomicUsize>) -> bool {
 #[test]
 fn entering_races_the_close_and_is_counted_or_refused() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let inside = Arc::new(AtomicUsize::new(0));
         let entrants = [(); 2].map(|()| {
             let (gate, inside) = (gate.clone(), inside.clone());
@@ -67,7 +67,7 @@ fn entering_races_the_close_and_is_counted_or_refused() {
 #[test]
 fn a_refused_entry_never_drains_a_gate_that_still_holds_a_guard() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let inside = Arc::new(AtomicUsize::new(0));
         let guard = gate.enter().unwrap();
         let counted = Inside::new(&inside);
@@ -90,7 +90,7 @@ fn a_refused_entry_never_drains_a_gate_that_still_holds_a_guard() {
 #[test]
 fn an_entry_refused_by_a_pause_does_not_keep_the_gate_from_draining() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         gate.pause();
         let refused = {
             let gate = gate.clone();
@@ -106,7 +106,7 @@ fn an_entry_refused_by_a_pause_does_not_keep_the_gate_from_draining() {
 #[test]
 fn pause_and_resume_race_an_entry_and_the_close() {
     model(2, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let inside = Arc::new(AtomicUsize::new(0));
         let entrant = {
             let (gate, inside) = (gate.clone(), inside.clone());
@@ -132,7 +132,7 @@ fn pause_and_resume_race_an_entry_and_the_close() {
 #[test]
 fn a_child_made_as_the_gate_closes_is_waited_for() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let inside = Arc::new(AtomicUsize::new(0));
         let parent = gate.enter().unwrap();
         let worker = {
@@ -161,7 +161,7 @@ fn a_child_made_as_the_gate_closes_is_waited_for() {
 #[test]
 fn the_last_handle_and_the_last_guard_free_the_block_once_in_either_order() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let drained = gate.drained();
         let guards = [gate.enter().unwrap(), gate.enter().unwrap()];
         let workers = guards.map(|guard| thread::spawn(move || drop(guard)));
@@ -174,7 +174,7 @@ fn the_last_handle_and_the_last_guard_free_the_block_once_in_either_order() {
 #[test]
 fn handles_dropped_on_two_threads_close_once_and_free_the_block() {
     model(3, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let guard = gate.enter().unwrap();
         let other = gate.clone();
         let handle = thread::spawn(move || drop(other));
@@ -188,7 +188,7 @@ fn handles_dropped_on_two_threads_close_once_and_free_the_block() {
 #[test]
 fn who_waits_for_the_drain_on_several_threads_is_woken() {
     model(2, || {
-        let gate = Gate::new("g");
+        let gate = Gate::standalone("g");
         let guard = gate.enter().unwrap();
         let waiter = {
             let drained = gate.drained();

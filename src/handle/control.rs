@@ -102,10 +102,6 @@ impl Control {
         self.state().escalation = escalation;
     }
 
-    pub(crate) fn leave(&self) -> Option<Leave> {
-        self.leave.clone()
-    }
-
     pub(crate) fn may_exit(&self) -> bool {
         self.leave.is_some()
     }
@@ -353,10 +349,17 @@ impl Control {
         self.link.let_go();
     }
 
-    fn leave_now(&self, head: &str, code: u8) {
+    fn leave_now(&self, head: String, code: u8) {
         if let Some(leave) = &self.leave {
-            watchdog::leave_with(watchdog::stuck_list(head, &self.in_flight()), code, leave);
+            watchdog::say(self.stuck_list(head));
+            leave(code);
         }
+    }
+
+    /// Made where it is called for: to name an item is the user's code, and may block.
+    fn stuck_list(&self, head: String) -> impl FnOnce() -> String + Send + 'static {
+        let me = Weak::clone(&self.me);
+        move || watchdog::stuck_list(&head, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
     }
 }
 
@@ -366,7 +369,7 @@ impl Listener for Control {
         let signal = match what {
             Told::Pause => return self.set_paused(true),
             Told::Resume => return self.set_paused(false),
-            Told::Dump => return watchdog::say(watchdog::stuck_list("in flight", &self.in_flight())),
+            Told::Dump => return watchdog::say(self.stuck_list("in flight".to_owned())),
             Told::Stop(signal) => signal,
         };
         let step = {
@@ -390,10 +393,8 @@ impl Listener for Control {
                 self.force(signal, at);
             }
             (Step::Exit, None) => {
-                self.leave_now(
-                    &format!("{signal} again: leaving at once"),
-                    128_u8.saturating_add(signal.number()),
-                );
+                let code = 128_u8.saturating_add(signal.number());
+                self.leave_now(format!("{signal} again: leaving at once"), code);
             }
             (Step::Repeated, None) => {}
         }
@@ -418,7 +419,7 @@ impl Listener for Control {
                     leave(report.code());
                 }
             }
-            None => self.leave_now("the grace period is over: leaving", watchdog::EXIT_CODE),
+            None => self.leave_now("the grace period is over: leaving".to_owned(), watchdog::EXIT_CODE),
         }
     }
 }

@@ -1,17 +1,16 @@
 //! Takes in what was not finished and brings it back: in order, side by side, again and again until it worked.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
-use super::{Cx, HANDED, Held, Item, Job, LIVE, LOST, OWED, Unfinished, Why};
+use super::{Cx, Ending, Held, Item, Job, Unfinished, Why};
 use crate::budget::Overrun;
 use crate::error::BoxError;
 use crate::gate::{Gate, InFlight, Returns, Settled};
@@ -30,6 +29,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
+type Namer<T> = Arc<dyn Fn(&T) -> String + Send + Sync>;
+type Sink<T> = Arc<dyn Fn(&T, &str) + Send + Sync>;
 type OneCallback<T> = Arc<dyn Fn(Unfinished<T>) -> Call + Send + Sync>;
 
 #[derive(Clone, Copy)]
@@ -52,8 +53,8 @@ pub(super) struct Core<T: Send + Sync + 'static> {
 }
 
 pub(super) struct Config<T> {
-    pub(super) name: Option<Arc<dyn Fn(&T) -> String + Send + Sync>>,
-    pub(super) last_resort: Option<Arc<dyn Fn(&T, &str) + Send + Sync>>,
+    pub(super) name: Option<Namer<T>>,
+    pub(super) last_resort: Option<Sink<T>>,
     pub(super) still_running: Option<OneCallback<T>>,
     pub(super) limit: Option<Duration>,
     pub(super) overrun: Overrun,
@@ -146,13 +147,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         let number = book.admitted;
         book.admitted += 1;
         let slot = if book.free == NONE { book.items.len() as u32 } else { book.free };
-        let item = Arc::new(Item {
-            value,
-            number,
-            slot,
-            state: AtomicU8::new(LIVE),
-            why: AtomicU8::new(Why::Dropped as u8),
-        });
+        let item = Arc::new(Item { value, number, slot, ending: Ending::live() });
         book.fill(slot, Arc::clone(&item));
         drop(book);
         Job { held: Some(Held { core: Arc::clone(self), item, guard }) }
@@ -169,7 +164,10 @@ impl<T: Send + Sync + 'static> Core<T> {
         // The item's own drop may be anything: not under the lock.
         drop(gone);
         drop(guard);
-        self.settled.notify_one();
+        // Only a stop waits for this, and it has closed the gate before it looked into the book: our look is later.
+        if self.gate.is_closed() {
+            self.settled.notify_one();
+        }
     }
 
     /// The job has ended whose item had been given up as still running.
@@ -194,7 +192,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector { core: Arc::clone(self), ended: false };
+        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new(), ended: false };
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -211,9 +209,10 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// The item reached its queue; without a guard it may still be running.
     fn handed(&self, item: &Arc<Item<T>>, guard: Option<InFlight>) {
         let seat = self.gate.seat();
-        if item.settle(HANDED) {
+        let why = item.why();
+        if item.ending.hand() {
             tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
-                why = item.why().as_str(), "item.requeued");
+                why = why.as_str(), "item.requeued");
             match guard {
                 Some(guard) => {
                     let gone = self.book().remove(item.slot);
@@ -228,7 +227,7 @@ impl<T: Send + Sync + 'static> Core<T> {
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
     fn lose(&self, item: &Arc<Item<T>>, guard: Option<InFlight>, why: &str) {
-        if item.settle(LOST) {
+        if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
             let sink = self.config().last_resort.clone();
@@ -267,7 +266,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         let Some(callback) = callback else {
             return self.lose(&item, None, "its handler would not stop, and there is no callback for that");
         };
-        let again = || callback(Unfinished { item: Arc::clone(&item) });
+        let again = || callback(item.unfinished());
         match self.until_done(again).await {
             Ok(()) => self.handed(&item, None),
             Err(why) => self.lose(&item, None, &why),
@@ -314,8 +313,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Brings items back, or loses them by name.
     async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
         let mut load = Load { core: &self, owed, why: None };
-        let items =
-            |owed: &[Owed<T>]| owed.iter().map(|owed| Unfinished { item: Arc::clone(&owed.item) }).collect();
+        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| owed.item.unfinished()).collect();
         let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
         match done {
             Ok(()) => {
@@ -347,6 +345,8 @@ impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
 struct Collector<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
+    /// By number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<u64, Owed<T>>,
     /// It has come to its end: what is owed from here on is another one's.
     ended: bool,
 }
@@ -359,20 +359,22 @@ impl<T: Send + Sync + 'static> Collector<T> {
             Width::Batch => 1,
         };
         let mut calls = FuturesUnordered::new();
-        let mut waiting: VecDeque<Owed<T>> = VecDeque::new();
         loop {
-            if calls.is_empty() && waiting.is_empty() {
+            if calls.is_empty() && self.waiting.is_empty() {
                 core.stragglers().await;
             }
-            waiting.extend(core.take_owed());
-            if calls.is_empty() && waiting.is_empty() && self.is_done() {
+            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
+            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
                 return;
             }
-            while calls.len() < at_once && !waiting.is_empty() {
+            while calls.len() < at_once && !self.waiting.is_empty() {
                 let load = match core.width {
                     // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => waiting.pop_back().into_iter().collect(),
-                    Width::Batch => waiting.drain(..waiting.len().min(BATCH)).collect(),
+                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
+                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
+                        .take(BATCH)
+                        .map(|(_, owed)| owed)
+                        .collect(),
                 };
                 calls.push(Arc::clone(core).bring_back(load));
             }
@@ -381,7 +383,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 Some(()) = calls.next() => {}
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
-                    for owed in waiting.drain(..).chain(core.take_owed()) {
+                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
                         core.lose(&owed.item, Some(owed.guard), "its turn to be handed back did not come in time");
                     }
                     while calls.next().await.is_some() {}
@@ -415,7 +417,7 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
             book.collecting = false;
             std::mem::take(&mut book.owed)
         };
-        for owed in left {
+        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
             core.lose(&owed.item, Some(owed.guard), "the runtime ended before it was handed back");
         }
     }
@@ -449,14 +451,11 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
         let stuck: Vec<Arc<Item<T>>> = {
             let mut book = self.book();
             let stuck: Vec<Arc<Item<T>>> =
-                book.items().filter(|item| item.end(OWED)).map(Arc::clone).collect();
+                book.items().filter(|item| item.ending.owe(Why::StillRunning)).map(Arc::clone).collect();
             book.live -= stuck.len();
             stuck
         };
-        for item in &stuck {
-            item.why.store(Why::StillRunning as u8, Ordering::Relaxed);
-            self.gate.seat().account();
-        }
+        stuck.iter().for_each(|_| self.gate.seat().account());
         let callback = self.config().still_running.clone();
         Box::pin(async move {
             let calls: FuturesUnordered<_> =

@@ -26,19 +26,13 @@ impl<T> Slab<T> {
     /// Keeps `value` and returns its key.
     pub(crate) fn insert(&mut self, value: T) -> usize {
         let key = self.free;
-        match self.slots.get_mut(key) {
-            Some(slot) => {
-                if let Slot::Free(next) = *slot {
-                    self.free = next;
-                }
-                *slot = Slot::Taken(value);
-                key
-            }
-            None => {
-                self.slots.push(Slot::Taken(value));
-                self.slots.len() - 1
-            }
+        if let Some(slot @ &mut Slot::Free(next)) = self.slots.get_mut(key) {
+            self.free = next;
+            *slot = Slot::Taken(value);
+            return key;
         }
+        self.slots.push(Slot::Taken(value));
+        self.slots.len() - 1
     }
 
     /// Puts `value` where `key` leads and returns what was there.

@@ -71,3 +71,21 @@ fn a_waiter_dropped_as_it_fires_leaves_nothing() {
         assert_eq!(latch.0.lists.iter().map(|list| list.lock().iter().count()).sum::<usize>(), 0);
     });
 }
+
+#[test]
+fn a_waiter_that_changes_its_waker_as_it_fires_is_woken() {
+    model(4, || {
+        let latch = Latch::new();
+        let waiter = {
+            let mut fired = latch.fired_owned();
+            thread::spawn(move || {
+                let first = Pin::new(&mut fired).poll(&mut Context::from_waker(Waker::noop()));
+                if first.is_pending() {
+                    block_on(fired);
+                }
+            })
+        };
+        latch.fire();
+        waiter.join().unwrap();
+    });
+}

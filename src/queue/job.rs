@@ -106,6 +106,15 @@ pub enum Held {
     Gone,
 }
 
+/// What came of one [`step`](super::Queue::step).
+#[derive(Debug)]
+pub struct Stepped<T> {
+    /// What became of the jobs that were to be acked, in the order given.
+    pub held: Vec<Held>,
+    /// The jobs that were claimed.
+    pub claimed: Vec<Claimed<T>>,
+}
+
 /// The job is somebody else's by now; what its old holder asked for was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseLost {
@@ -131,6 +140,33 @@ pub struct DeadLetter {
     pub crashes: u32,
     /// How long ago it was given up.
     pub age: Duration,
+}
+
+/// Where in its queue a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Free to be claimed.
+    Pending,
+    /// Waiting for a delay to end.
+    Scheduled,
+    /// Claimed, also where the lease has run out since.
+    Active,
+    /// Given up.
+    Dead,
+}
+
+/// How a job stands that is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Standing {
+    /// Where in its queue it stands.
+    pub state: JobState,
+    /// How often it was tried and failed.
+    pub attempts: u32,
+    /// How often it was handed back, or held by a process that ended.
+    pub interruptions: u32,
+    /// How often its lease ran out without a word.
+    pub crashes: u32,
 }
 
 /// How many jobs a queue holds, and what happened to all that it ever held.
@@ -178,12 +214,23 @@ fn checked(name: &str) -> Result<Arc<str>, InvalidName> {
     Err(InvalidName { name: name.chars().take(64).collect(), rule })
 }
 
+/// Why a job that crashes its holders is given up, in the same words everywhere.
+pub(super) fn crashed_too_often(crashes: u32) -> String {
+    format!("its lease ran out {crashes} times without a word")
+}
+
 // === impl JobId ===
 
 impl JobId {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// What stands for the name of a row that has none that can be read.
+    #[cfg(feature = "sqlx-sqlite")]
+    pub(super) fn unreadable() -> JobId {
+        JobId("(unreadable)".into())
     }
 }
 

@@ -1,16 +1,12 @@
-//! The rules of budget and escalation, checked on whatever bytes come in: seeds in a test, or a fuzzer.
-//!
-//! Each function panics when a promise is broken.
+//! The rules of budget and escalation: any settings, any signals.
 
 use std::time::Duration;
 
+use super::Choices;
 use crate::budget::{Budget, Grace, Human, Overrun, Plan, parse_duration};
 use crate::escalation::{Escalation, Step};
 use crate::phase::Phase;
 use crate::trigger::Signal;
-
-/// Bytes, read as the choices of a model; zeros when there are no more.
-struct Choices<'a>(&'a [u8]);
 
 /// A budget's settings, to be tried with more than one grace.
 #[derive(Debug)]
@@ -203,34 +199,5 @@ impl Settings {
             assert_eq!(self.drain.unwrap_or(plan.drain_limit()), plan.drain_limit());
             assert_eq!(self.margin.unwrap_or(plan.margin()), plan.margin());
         }
-    }
-}
-
-// === impl Choices ===
-
-impl Choices<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    /// Of every size: round seconds, odd milliseconds, and up to the longest there is.
-    fn duration(&mut self) -> Duration {
-        let shape = self.byte();
-        let number = u64::from_le_bytes(std::array::from_fn(|_| self.byte()));
-        match shape % 8 {
-            0 => Duration::from_millis(number),
-            1 => Duration::new(number, (number % 1_000_000_000) as u32),
-            2 => Duration::from_nanos(number % 100_000_000_000),
-            3 => Duration::from_nanos(number % 100),
-            4 | 5 => Duration::from_millis(number % 60_000),
-            6 => Duration::from_millis(number % 2_000),
-            _ => Duration::from_secs(number % 60),
-        }
-    }
-
-    fn maybe(&mut self) -> Option<Duration> {
-        (self.byte() % 4 == 0).then(|| self.duration())
     }
 }

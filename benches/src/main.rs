@@ -1,0 +1,77 @@
+//! What winddown costs, beside what others cost, in one run.
+//!
+//! ```text
+//! cargo run --release                        the whole table
+//! cargo run --release -- --quick             with few rounds, and without the largest sizes
+//! cargo run --release -- once OP K [THREADS] does one operation K times: the difference of two runs under callgrind is its price
+//! ```
+//!
+//! Times drift from run to run, so that they are printed as ratios and judged but never fail the run. Instruction counts are
+//! repeatable; `./ir` asserts them.
+
+mod enter;
+mod heap;
+mod jobs;
+mod measure;
+mod poll;
+mod stop;
+
+use std::process::ExitCode;
+
+use measure::Row;
+
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        [] => table(false),
+        ["--quick"] => table(true),
+        ["once", name, times, ref threads @ ..] => {
+            let threads = threads.first().map_or(Ok(1), |n| n.parse());
+            match (rows().iter().flat_map(|row| &row.ops).find(|op| op.name == name), times.parse(), threads)
+            {
+                (Some(op), Ok(times), Ok(threads)) => {
+                    measure::once(&*(op.make)(), times, threads);
+                    ExitCode::SUCCESS
+                }
+                _ => usage(),
+            }
+        }
+        _ => usage(),
+    }
+}
+
+/// The rows that are one operation, done again and again.
+fn rows() -> Vec<Row> {
+    vec![enter::row(), poll::pending(), poll::wrapped(), poll::asked(), jobs::row()]
+}
+
+fn table(quick: bool) -> ExitCode {
+    let rounds = if quick { 5 } else { 25 };
+    let mut missed = 0;
+    for row in rows() {
+        missed += row.print(rounds);
+    }
+    missed += stop::print(quick);
+    missed += jobs::print(quick);
+    println!(
+        "\n{}",
+        if missed == 0 {
+            "every target is met".into()
+        } else {
+            format!("{missed} targets MISSED in this run")
+        }
+    );
+    ExitCode::SUCCESS
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: winddown-bench [--quick | once OP TIMES [THREADS]]\noperations:");
+    for op in rows().iter().flat_map(|row| &row.ops) {
+        eprintln!("  {}", op.name);
+    }
+    ExitCode::from(2)
+}

@@ -1,0 +1,149 @@
+//! The HTTP side: takes orders and tells of them.
+
+use std::convert::Infallible;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use futures_util::{Stream, stream};
+use serde_json::json;
+use winddown::{BoxError, ShutdownHandle};
+
+use crate::store::{Order, Placed, Status, Store};
+
+const BODY_LIMIT: usize = 64 * 1024;
+const ID_LIMIT: usize = 200;
+
+#[derive(Clone)]
+struct Api {
+    store: Store,
+    shutdown: ShutdownHandle,
+}
+
+pub fn router(store: Store, shutdown: ShutdownHandle) -> Router {
+    Router::new()
+        .route("/orders", post(place))
+        .route("/orders/{id}", get(show))
+        .route("/orders/{id}/events", get(events))
+        .route("/stats", get(stats))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(Api { store, shutdown })
+}
+
+async fn place(
+    State(api): State<Api>,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Response {
+    if api.shutdown.is_stopping() {
+        let retry = [(header::RETRY_AFTER, "1")];
+        return (StatusCode::SERVICE_UNAVAILABLE, retry, error("the service is stopping")).into_response();
+    }
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => return (rejection.status(), error(&rejection.body_text())).into_response(),
+    };
+    let order = match read(&body) {
+        Ok(order) => order,
+        Err(why) => return (StatusCode::BAD_REQUEST, error(&why)).into_response(),
+    };
+    let code = match api.store.place(&order).await {
+        Ok(Placed::New) => StatusCode::ACCEPTED,
+        Ok(Placed::Known) => StatusCode::OK,
+        Ok(Placed::Taken) => {
+            return (StatusCode::CONFLICT, error("another order has this id")).into_response();
+        }
+        Err(why) => return failed(&why),
+    };
+    match api.store.status(&order.id).await {
+        Ok(Some(status)) => (code, Json(status)).into_response(),
+        Ok(None) => failed(&BoxError::from("the order is not there")),
+        Err(why) => failed(&why),
+    }
+}
+
+async fn show(State(api): State<Api>, Path(id): Path<String>) -> Response {
+    match api.store.status(&id).await {
+        Ok(Some(status)) => Json(status).into_response(),
+        Ok(None) => unknown(&id),
+        Err(why) => failed(&why),
+    }
+}
+
+async fn stats(State(api): State<Api>) -> Response {
+    match api.store.stats().await {
+        Ok(stats) => Json(stats).into_response(),
+        Err(why) => failed(&why),
+    }
+}
+
+async fn events(State(api): State<Api>, Path(id): Path<String>) -> Response {
+    match api.store.status(&id).await {
+        Ok(Some(_)) => Sse::new(changes(api, id)).into_response(),
+        Ok(None) => unknown(&id),
+        Err(why) => failed(&why),
+    }
+}
+
+/// One event per change, the first with the state as it is; ends when the order does, and when intake stops.
+fn changes(api: Api, id: String) -> impl Stream<Item = Result<Event, Infallible>> {
+    // Other processes may work on the order too, and this one hears nothing of that.
+    const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+    let hears = api.store.changes();
+    stream::unfold((api, id, hears, None::<Status>), |(api, id, mut hears, last)| async move {
+        if last.as_ref().is_some_and(|last| matches!(last.state, "done" | "dead")) {
+            return None;
+        }
+        loop {
+            hears.mark_unchanged();
+            let now = match api.store.status(&id).await {
+                Ok(Some(now)) => now,
+                Ok(None) => return None,
+                Err(why) => {
+                    tracing::error!(order = id, error = why, "the order cannot be read");
+                    return None;
+                }
+            };
+            if last.as_ref() != Some(&now) {
+                let event = Event::default().json_data(&now).unwrap_or_default();
+                return Some((Ok(event), (api, id, hears, Some(now))));
+            }
+            tokio::select! {
+                biased;
+                () = api.shutdown.stopping() => return None,
+                _ = hears.changed() => {}
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            }
+        }
+    })
+}
+
+fn read(body: &[u8]) -> Result<Order, String> {
+    let order: Order = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    if order.id.is_empty() || order.id.len() > ID_LIMIT {
+        return Err(format!("id takes 1 to {ID_LIMIT} bytes, and has {}", order.id.len()));
+    }
+    if let Err(error) = order.id.parse::<winddown::queue::JobId>() {
+        return Err(format!("id: {error}"));
+    }
+    if order.items.is_empty() {
+        return Err("items takes at least one item, and has none".to_owned());
+    }
+    Ok(order)
+}
+
+fn error(why: &str) -> Json<serde_json::Value> {
+    Json(json!({ "error": why }))
+}
+
+fn unknown(id: &str) -> Response {
+    (StatusCode::NOT_FOUND, error(&format!("there is no order {id:?}"))).into_response()
+}
+
+fn failed(why: &BoxError) -> Response {
+    tracing::error!(error = %why, "a request failed");
+    (StatusCode::INTERNAL_SERVER_ERROR, error(&why.to_string())).into_response()
+}

@@ -1,0 +1,118 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use winddown::{Budget, parse_duration};
+
+pub const HELP: &str = "\
+orders: takes orders over HTTP, fulfils them in three steps, and stops without losing one
+
+usage: orders [options]
+
+  --listen ADDR      where to listen; port 0 picks one     (127.0.0.1:8080)
+  --database URL     where orders are kept; made if missing (sqlite:orders.db)
+  --workers N        how many orders are worked on at once (8)
+  --lease D          how long an order is claimed for      (30s)
+  --grace D          how long the platform waits before it kills
+  --unready D        how long to serve on after readiness turned false
+  --drain D          how long work in flight may take to finish
+  --requeue D        what is kept for handing back
+  --close D          what is kept for closing
+  --report FILE      write the report of the stop there, as JSON
+  --plan             print the plan of a stop, and end
+  --help             print this, and end
+
+durations are like 500ms, 8s, 1m30s; what is not given is divided from the grace period
+";
+
+pub struct Options {
+    pub listen: SocketAddr,
+    pub database: String,
+    pub workers: usize,
+    pub lease: Duration,
+    pub budget: Budget,
+    pub report: Option<PathBuf>,
+    pub plan: bool,
+    pub help: bool,
+}
+
+// === impl Options ===
+
+impl Options {
+    /// Reads the command line; the error is one line.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let mut options = Options {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            database: "sqlite:orders.db".to_owned(),
+            workers: 8,
+            lease: Duration::from_secs(30),
+            budget: Budget::detect(),
+            report: None,
+            plan: false,
+            help: false,
+        };
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let (name, inline) = match arg.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (arg, None),
+            };
+            if let ("--plan" | "--help", Some(value)) = (name.as_str(), &inline) {
+                return Err(format!("{name} takes no value, and {value:?} was given"));
+            }
+            let mut value = || inline.clone().or_else(|| args.next()).ok_or(format!("{name} needs a value"));
+            let budget = options.budget.clone();
+            match name.as_str() {
+                "--plan" => options.plan = true,
+                "--help" => options.help = true,
+                "--listen" => options.listen = read(&name, &value()?, "an address like 127.0.0.1:8080")?,
+                "--database" => options.database = database(value()?)?,
+                "--workers" => options.workers = workers(&value()?)?,
+                "--lease" => options.lease = lease(duration(&name, &value()?)?)?,
+                "--grace" => options.budget = budget.grace(duration(&name, &value()?)?),
+                "--unready" => options.budget = budget.unready(duration(&name, &value()?)?),
+                "--drain" => options.budget = budget.drain(duration(&name, &value()?)?),
+                "--requeue" => options.budget = budget.requeue(duration(&name, &value()?)?),
+                "--close" => options.budget = budget.close(duration(&name, &value()?)?),
+                "--report" => options.report = Some(value()?.into()),
+                _ => return Err(format!("there is no option {name:?}; --help lists them")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn read<T: std::str::FromStr>(name: &str, value: &str, wanted: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{name} takes {wanted}, and {value:?} is none"))
+}
+
+fn duration(name: &str, value: &str) -> Result<Duration, String> {
+    parse_duration(value).map_err(|error| format!("{name}: {error}"))
+}
+
+fn database(url: String) -> Result<String, String> {
+    match url.strip_prefix("sqlite:") {
+        Some(rest) if !rest.is_empty() => Ok(url),
+        _ => Err(format!("--database takes a URL like sqlite:orders.db, and {url:?} is none")),
+    }
+}
+
+fn workers(value: &str) -> Result<usize, String> {
+    match value.parse() {
+        Ok(workers @ 1..=1024) => Ok(workers),
+        _ => Err(format!("--workers takes a number from 1 to 1024, and {value:?} is none")),
+    }
+}
+
+fn lease(lease: Duration) -> Result<Duration, String> {
+    // It is renewed at a third of its length: shorter ones would be lost to a slow disk.
+    const SHORTEST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(86_400);
+    if (SHORTEST..=LONGEST).contains(&lease) {
+        Ok(lease)
+    } else {
+        Err(format!("--lease takes from 1s to 24h, and {lease:?} is not in there"))
+    }
+}

@@ -1,0 +1,52 @@
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+/// How long to wait before the next try: twice as long each time, with up to half left out at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Backoff {
+    first: Duration,
+    longest: Duration,
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    pub(super) const fn new(first: Duration, longest: Duration) -> Backoff {
+        Backoff { first, longest }
+    }
+
+    /// After that many failures, counted from 0 for the first.
+    pub(super) fn after(self, failures: u32) -> Duration {
+        let whole = self.whole(failures);
+        // The keys of a `RandomState` differ each time.
+        let random = RandomState::new().hash_one(failures) >> 32;
+        whole - whole.mul_f64(random as f64 / f64::from(u32::MAX) / 2.0)
+    }
+
+    fn whole(self, failures: u32) -> Duration {
+        let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_doubles_up_to_the_longest_and_leaves_out_at_most_half() {
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+        for (failures, whole) in [(0, 1), (1, 2), (3, 8), (4, 10), (31, 10), (u32::MAX, 10)] {
+            let whole = Duration::from_secs(whole);
+            assert_eq!(backoff.whole(failures), whole);
+            for _ in 0..100 {
+                let after = backoff.after(failures);
+                assert!(after <= whole && after * 2 >= whole, "{after:?} of {whole:?}");
+            }
+        }
+        let all: std::collections::BTreeSet<Duration> = (0..100).map(|_| backoff.after(0)).collect();
+        assert!(all.len() > 50, "they differ");
+        assert_eq!(Backoff::new(Duration::MAX, Duration::MAX).whole(7), Duration::MAX);
+    }
+}

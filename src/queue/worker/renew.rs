@@ -1,0 +1,119 @@
+//! Keeps the leases of what is in flight, and at a stop moves their ends to the kill.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::desk::Desk;
+use super::flight::{Flight, Stage};
+use crate::queue::{Lease, Queue};
+
+/// How many leases one call renews.
+const BATCH: usize = 1000;
+/// A lease is renewed when one part of three has gone, so that two tries may fail.
+const PARTS: u32 = 3;
+/// A renewal that failed is tried again after this part of the lease.
+const RETRY_PARTS: u32 = 15;
+const END_DRAIN_TRIES: u32 = 3;
+
+/// Renews until the last job is settled. Handlers never do it themselves: one that is busy would let its own lease end.
+pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
+    // Renewing goes on while the queue is told of the stop, which may take its time.
+    let dead_man = async {
+        let told = tell_of_the_stop(&desk, &over).await;
+        over.cancelled().await;
+        // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays.
+        if told && !desk.flights.any_kept() {
+            take_the_mark_away(&desk).await;
+        }
+    };
+    let renewal = async {
+        let lease = desk.options.lease;
+        let mut pause = lease / PARTS;
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = sleep(pause) => {}
+            }
+            // Dropped when all is settled: extending what is settled changes nothing.
+            let renewed = tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                renewed = renew_all(&desk) => renewed,
+            };
+            pause = if renewed { lease / PARTS } else { lease / RETRY_PARTS };
+        }
+    };
+    tokio::join!(dead_man, renewal);
+}
+
+/// Marks the owner as ending, once the stop has begun; whether the queue may have been told.
+async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) -> bool {
+    tokio::select! {
+        biased;
+        () = over.cancelled() => return false,
+        () = desk.handle.triggered() => {}
+    }
+    if desk.is_idle() {
+        return false;
+    }
+    for failures in 0.. {
+        // Anew for each try: what is left until the kill has become less.
+        let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
+        if desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some() {
+            break;
+        }
+        tokio::select! {
+            biased;
+            // All is settled: nothing is left that the mark would be for.
+            () = over.cancelled() => break,
+            () = desk.wait(failures) => {}
+        }
+    }
+    true
+}
+
+/// Only tidies up, so that it does not hold up the stop for long where the queue does not answer.
+async fn take_the_mark_away<Q: Queue>(desk: &Desk<Q>) {
+    for failures in 0..END_DRAIN_TRIES {
+        if desk.heard(desk.queue.end_drain(&desk.owner).await).is_some() {
+            return;
+        }
+        desk.wait(failures).await;
+    }
+}
+
+async fn renew_all<Q: Queue>(desk: &Desk<Q>) -> bool {
+    let flights = desk.flights.all();
+    let mut all = true;
+    for flights in flights.chunks(BATCH) {
+        let leases: Vec<Lease> = flights.iter().map(|flight| flight.lease.clone()).collect();
+        // Counted from before the call: the queue's own count begins later, and ends later.
+        let until = Instant::now() + usable(desk);
+        let Some(held) = desk.heard(desk.queue.extend(&leases, desk.options.lease).await) else {
+            all = false;
+            continue;
+        };
+        for (flight, held) in flights.iter().zip(held) {
+            if held.is_yours() {
+                flight.renewed(until);
+            } else if is_running(flight) {
+                flight.lose();
+            }
+        }
+    }
+    all
+}
+
+/// What is being settled hears of a lost lease by the answer to that.
+fn is_running(flight: &Flight) -> bool {
+    flight.stage() <= Stage::Begun
+}
+
+/// How much of a lease is used: the rest is for the cut itself, so that it is over when somebody else may claim.
+pub(super) fn usable<Q>(desk: &Desk<Q>) -> std::time::Duration {
+    let lease = desk.options.lease;
+    lease - (lease / 10).min(std::time::Duration::from_secs(1))
+}

@@ -1,0 +1,196 @@
+//! One connection, from its first byte to its last, with the limits that hold for each of its states.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+use tower_service::Service;
+
+use super::Limits;
+use super::peer::{Closing, Peer, State};
+use super::request::Served;
+use super::streams::Streams;
+use super::watched::Watched;
+use crate::BoxError;
+
+/// How far the stop has come for this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Intake has stopped.
+    Stopping,
+    /// The drain is over.
+    Forced,
+}
+
+/// What a time limit is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The first byte of a connection, or the last of a head.
+    Head,
+    /// The next request.
+    Idle,
+    /// An HTTP/2 peer's answer to the GOAWAY.
+    Silent,
+    /// All of it.
+    Forced,
+}
+
+/// The one timer of a connection. It is set again only where the state asks for another limit, so that a request that
+/// comes and goes costs nothing.
+struct Clock<'a> {
+    sleep: Pin<&'a mut Sleep>,
+    due: Option<Due>,
+}
+
+/// Serves the peer until it goes, or is told to.
+pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let streams = Streams::default();
+    // Before the connection: dropped after it, when its streams know that they have no peer.
+    let owned = streams.owned();
+    let builder = builder(streams, &limits);
+    {
+        let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), limits.write_stall));
+        let service = Served::new(service, Arc::clone(&peer));
+        let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+        let mut stopping = pin!(peer.gate.stopping());
+        let mut cancelled = pin!(peer.gate.cancelled());
+        let mut clock = Clock { sleep: pin!(tokio::time::sleep(Duration::ZERO)), due: None };
+        let mut stage = Stage::Serving;
+        let mut goaway = false;
+        let ended = poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                    return Poll::Ready(Some(ended));
+                }
+                if stage == Stage::Serving && stopping.as_mut().poll(cx).is_ready() {
+                    stage = Stage::Stopping;
+                    clock.due = None;
+                }
+                if stage == Stage::Stopping && cancelled.as_mut().poll(cx).is_ready() {
+                    stage = Stage::Forced;
+                    if peer.close_now() {
+                        continue;
+                    }
+                }
+                if stage != Stage::Serving && peer.is_h2() && !goaway {
+                    goaway = true;
+                    connection.as_mut().graceful_shutdown();
+                    continue;
+                }
+                if let Some((due, limit)) = limits.due(stage, &peer) {
+                    clock.set(due, limit);
+                } else if clock.due != Some(Due::Idle) || stage != Stage::Serving {
+                    clock.due = None;
+                }
+                match (clock.poll(cx), peer.state()) {
+                    (None, _) => return Poll::Pending,
+                    (Some(Due::Head | Due::Idle), State::Head) => {
+                        peer.close(Closing::Head);
+                    }
+                    (Some(Due::Idle), _) if stage == Stage::Serving && peer.take_asked() => {}
+                    (Some(Due::Head | Due::Idle), State::Idle) if peer.is_h2() => {
+                        goaway = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
+                    (Some(Due::Head | Due::Idle), _) => {}
+                    (Some(Due::Silent | Due::Forced), _) => {
+                        peer.cut();
+                        return Poll::Ready(None);
+                    }
+                }
+            }
+        })
+        .await;
+        if let Some(Err(error)) = ended {
+            tracing::debug!(target: "winddown", gate = peer.gate.name(), error, "connection.failed");
+        }
+    }
+    owned.join().await;
+    peer.ended();
+}
+
+fn builder(streams: Streams, limits: &Limits) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(streams);
+    // The limit of a head is ours: hyper's also runs while a connection is idle, and ends without an answer.
+    builder.http1().max_buf_size(limits.head_size).header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits.ping)
+        .keep_alive_timeout(limits.ping)
+        .max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
+    builder
+}
+
+// === impl Peer ===
+
+impl Peer {
+    /// The drain is over: a peer that no request is in progress for goes at once. Whether this is one.
+    fn close_now(&self) -> bool {
+        let how = match self.state() {
+            State::Idle => Closing::Idle,
+            State::Head => Closing::Head,
+            State::Request | State::Body | State::Upgraded => return false,
+        };
+        self.close(how);
+        true
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// What the state of the peer is limited by; nothing while a request is in progress, until the drain is over.
+    fn due(&self, stage: Stage, peer: &Peer) -> Option<(Due, Duration)> {
+        match (stage, peer.state()) {
+            (Stage::Forced, _) => Some((Due::Forced, self.forced)),
+            (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
+            (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
+            (Stage::Stopping, State::Head) => Some((Due::Head, self.head_grace)),
+            (Stage::Serving, State::Head) => Some((Due::Head, self.head)),
+            (Stage::Serving, State::Idle) if peer.has_heard() => Some((Due::Idle, self.keep_alive)),
+            (Stage::Serving, State::Idle) => Some((Due::Head, self.head)),
+            (_, State::Request | State::Body | State::Upgraded) => None,
+        }
+    }
+}
+
+// === impl Clock ===
+
+impl Clock<'_> {
+    fn set(&mut self, due: Due, limit: Duration) {
+        if self.due != Some(due) {
+            self.due = Some(due);
+            self.sleep.as_mut().reset(Instant::now() + limit);
+        }
+    }
+
+    /// What has become due, if anything has.
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Option<Due> {
+        let due = self.due?;
+        self.sleep.as_mut().poll(cx).is_ready().then(|| {
+            self.due = None;
+            due
+        })
+    }
+}

@@ -1,0 +1,263 @@
+//! What is known of a peer: which state its connection is in, and how it ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{Gate, InFlight, ShutdownHandle};
+
+/// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
+///
+/// Over HTTP/1 all of them live in the driver's task, over HTTP/2 requests have tasks of their own. The marks are read to
+/// choose a time limit or a word for the report, and nothing is ordered by them: all relaxed.
+pub(super) struct Peer {
+    /// Taken by the drop alone.
+    in_flight: Option<InFlight>,
+    pub(super) gate: Gate,
+    pub(super) handle: ShutdownHandle,
+    _place: Option<OwnedSemaphorePermit>,
+    /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
+    turns: AtomicU64,
+    /// HTTP/1: the answer is complete, and its last bytes are still in our buffers.
+    unflushed: AtomicBool,
+    /// Bytes have come that do not make a request yet.
+    head: AtomicBool,
+    /// Bytes have come at all.
+    heard: AtomicBool,
+    /// A request has come since somebody last looked.
+    asked: AtomicBool,
+    h2: AtomicBool,
+    upgraded: AtomicBool,
+    closing: AtomicU8,
+    /// The connection came to its end by itself.
+    ended: AtomicBool,
+    cut: AtomicU8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    Head,
+    Request,
+    Body,
+    Upgraded,
+}
+
+/// How an HTTP/1 peer is told to go, where it next has to be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closing {
+    No,
+    /// Read once more; if there is nothing, the end.
+    Idle,
+    /// Read once more; if the head is still not complete, 408.
+    Head,
+}
+
+/// A request from its head to the end of its answer.
+pub(super) struct Turn {
+    peer: Arc<Peer>,
+    answering: bool,
+    upgrade: bool,
+}
+
+const BEGUN: u64 = 1;
+const ANSWERING: u64 = 1 << 32;
+
+// === impl Peer ===
+
+impl Peer {
+    pub(super) fn new(
+        in_flight: InFlight,
+        gate: Gate,
+        handle: ShutdownHandle,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Arc<Self> {
+        Arc::new(Peer {
+            in_flight: Some(in_flight),
+            gate,
+            handle,
+            _place: place,
+            turns: AtomicU64::new(0),
+            unflushed: AtomicBool::new(false),
+            head: AtomicBool::new(false),
+            heard: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            h2: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
+            closing: AtomicU8::new(Closing::No as u8),
+            ended: AtomicBool::new(false),
+            cut: AtomicU8::new(0),
+        })
+    }
+
+    pub(super) fn state(&self) -> State {
+        let turns = self.turns.load(Relaxed);
+        let (begun, answering) = (turns & (ANSWERING - 1), turns >> 32);
+        if self.upgraded.load(Relaxed) {
+            State::Upgraded
+        } else if begun > answering {
+            State::Request
+        } else if begun > 0 || self.unflushed.load(Relaxed) {
+            State::Body
+        } else if self.head.load(Relaxed) && !self.is_h2() {
+            State::Head
+        } else {
+            State::Idle
+        }
+    }
+
+    pub(super) fn begin(self: &Arc<Self>) -> Turn {
+        self.turns.fetch_add(BEGUN, Relaxed);
+        self.asked.store(true, Relaxed);
+        self.head.store(false, Relaxed);
+        self.close(Closing::No);
+        Turn { peer: Arc::clone(self), answering: false, upgrade: false }
+    }
+
+    /// Bytes have come.
+    pub(super) fn hear(&self) {
+        self.heard.store(true, Relaxed);
+        if self.turns.load(Relaxed) == 0 {
+            self.head.store(true, Relaxed);
+        }
+        if self.closing() == Closing::Idle {
+            self.close(Closing::No);
+        }
+    }
+
+    /// Whether a request has come since this was last asked.
+    pub(super) fn take_asked(&self) -> bool {
+        self.asked.swap(false, Relaxed)
+    }
+
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard.load(Relaxed)
+    }
+
+    /// All that was written has left for the peer.
+    pub(super) fn flushed(&self) {
+        if self.unflushed.load(Relaxed) {
+            self.unflushed.store(false, Relaxed);
+        }
+    }
+
+    pub(super) fn is_h2(&self) -> bool {
+        self.h2.load(Relaxed)
+    }
+
+    pub(super) fn set_h2(&self) {
+        self.h2.store(true, Relaxed);
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Relaxed)
+    }
+
+    pub(super) fn closing(&self) -> Closing {
+        match self.closing.load(Relaxed) {
+            0 => Closing::No,
+            1 => Closing::Idle,
+            _ => Closing::Head,
+        }
+    }
+
+    pub(super) fn close(&self, how: Closing) {
+        self.closing.store(how as u8, Relaxed);
+    }
+
+    /// The peer is made to end in the state that it is in now.
+    pub(super) fn cut(&self) {
+        let _ = self.cut.compare_exchange(0, self.state() as u8 + 1, Relaxed, Relaxed);
+    }
+
+    /// The connection has come to its end by itself, or has become something else.
+    pub(super) fn ended(&self) {
+        self.ended.store(true, Relaxed);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let Some(in_flight) = self.in_flight.take() else { return };
+        // An upgraded connection that outlived the drain, and a driver that was taken away, had no time to say it.
+        let overdue = self.is_upgraded() && in_flight.is_cancelled();
+        if overdue || !*self.ended.get_mut() {
+            self.cut();
+        }
+        match *self.cut.get_mut() {
+            0 => drop(in_flight),
+            state => in_flight.cut(State::ALL[usize::from(state - 1)].as_str()),
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    const ALL: [State; 5] = [State::Idle, State::Head, State::Request, State::Body, State::Upgraded];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            State::Idle => "idle",
+            State::Head => "head",
+            State::Request => "request",
+            State::Body => "body",
+            State::Upgraded => "upgraded",
+        }
+    }
+}
+
+// === impl Turn ===
+
+impl Turn {
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The handler has answered; the body is under way.
+    pub(super) fn answer(&mut self, upgrade: bool) {
+        self.peer.turns.fetch_add(ANSWERING, Relaxed);
+        self.answering = true;
+        self.upgrade = upgrade;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Before the turn is over, so that the peer is never taken for idle in between.
+        if self.upgrade {
+            self.peer.upgraded.store(true, Relaxed);
+        } else if !self.peer.is_h2() {
+            self.peer.unflushed.store(true, Relaxed);
+        }
+        self.peer.turns.fetch_sub(if self.answering { BEGUN | ANSWERING } else { BEGUN }, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Budget, ShutdownCoordinator, signal};
+
+    #[tokio::test]
+    async fn a_peer_is_busy_until_its_answer_is_flushed() {
+        let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
+        let gate = shutdown.gate("http");
+        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None);
+        assert_eq!(peer.state(), State::Idle);
+        peer.hear();
+        assert_eq!(peer.state(), State::Head);
+        let mut turn = peer.begin();
+        assert_eq!(peer.state(), State::Request);
+        turn.answer(false);
+        assert_eq!(peer.state(), State::Body);
+        drop(turn);
+        assert_eq!(peer.state(), State::Body, "the last bytes are not out yet");
+        peer.flushed();
+        assert_eq!(peer.state(), State::Idle);
+        peer.close(Closing::Idle);
+        peer.hear();
+        assert_eq!(peer.closing(), Closing::No, "a request that came at the last moment is served");
+    }
+}

@@ -1,0 +1,118 @@
+//! Around each request: it is counted until the end of its answer, which says when the connection closes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::peer::{Peer, Turn};
+
+/// The program's service, as one connection sees it.
+pub(super) struct Served<S> {
+    service: TowerToHyperService<S>,
+    peer: Arc<Peer>,
+}
+
+pin_project! {
+    /// A request with its handler.
+    pub(super) struct Answering<S>
+    where
+        S: Service<Request<Incoming>>,
+    {
+        #[pin]
+        answer: TowerToHyperServiceFuture<S, Request<Incoming>>,
+        turn: Option<Turn>,
+        h1: bool,
+        connect: bool,
+    }
+}
+
+pin_project! {
+    /// An answer's body: the request is in flight until it is dropped.
+    pub(super) struct AnswerBody<B> {
+        #[pin]
+        body: B,
+        turn: Turn,
+    }
+}
+
+// === impl Served ===
+
+impl<S> Served<S> {
+    pub(super) fn new(service: S, peer: Arc<Peer>) -> Self {
+        Served { service: TowerToHyperService::new(service), peer }
+    }
+}
+
+impl<S, B> hyper::service::Service<Request<Incoming>> for Served<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone,
+{
+    type Response = Response<AnswerBody<B>>;
+    type Error = S::Error;
+    type Future = Answering<S>;
+
+    fn call(&self, request: Request<Incoming>) -> Answering<S> {
+        Answering {
+            h1: request.version() < Version::HTTP_2,
+            connect: request.method() == Method::CONNECT,
+            turn: Some(self.peer.begin()),
+            answer: self.service.call(request),
+        }
+    }
+}
+
+// === impl Answering ===
+
+impl<S, B> Future for Answering<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>>,
+{
+    type Output = Result<Response<AnswerBody<B>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut answer = ready!(this.answer.poll(cx))?;
+        let mut turn = this.turn.take().expect("not polled again after it was ready");
+        let upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS
+            || *this.connect && answer.status().is_success();
+        // The client's next request is to go elsewhere, from the trigger on.
+        if *this.h1 && !upgrade && turn.peer().handle.is_triggered() {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        turn.answer(*this.h1 && upgrade);
+        Poll::Ready(Ok(answer.map(|body| AnswerBody { body, turn })))
+    }
+}
+
+// === impl AnswerBody ===
+
+impl<B: Body> Body for AnswerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.project().body.poll_frame(cx)
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,299 @@
+//! A program that serves, and clients that speak in bytes.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use axum::routing::{any, get, post};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use winddown::server::{self, Server};
+use winddown::{Budget, Report, ShutdownCoordinator, ShutdownHandle, signal};
+
+/// Far more than anything here takes on a slow machine.
+pub const SOON: Duration = Duration::from_secs(8);
+pub const MS: Duration = Duration::from_millis(1);
+pub const BIG: usize = 5_000_000;
+
+pub struct Rig {
+    pub addr: SocketAddr,
+    pub handle: ShutdownHandle,
+    pub scene: Arc<Scene>,
+    report: JoinHandle<Report>,
+}
+
+/// Where handlers and the test meet.
+pub struct Scene {
+    pub entered: Semaphore,
+    pub release: Semaphore,
+    pub dropped: Semaphore,
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+pub struct Client(TcpStream);
+
+struct Dropped(Arc<Scene>);
+
+pub fn budget() -> Budget {
+    Budget::given(Duration::from_secs(10), "test").unready(Duration::ZERO)
+}
+
+// === impl Rig ===
+
+impl Rig {
+    pub async fn new(budget: Budget) -> Rig {
+        Self::with(budget, |server| server).await
+    }
+
+    pub async fn with(budget: Budget, options: impl FnOnce(Server<Router>) -> Server<Router>) -> Rig {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+        let handle = shutdown.handle();
+        let scene = Arc::new(Scene {
+            entered: Semaphore::new(0),
+            release: Semaphore::new(0),
+            dropped: Semaphore::new(0),
+        });
+        let app = app(Arc::clone(&scene), &handle);
+        shutdown.add(options(server::axum::serve("http", listener, app)));
+        let report = tokio::spawn(shutdown.run());
+        let rig = Rig { addr, handle, scene, report };
+        // Answered once the set-up has returned; not ready would be 503.
+        let ready = rig.connect().await.ask("/readyz").await;
+        assert_eq!((ready.status, ready.text()), (200, "ready\n"));
+        rig
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client::to(self.addr).await
+    }
+
+    /// Most of a big answer stays with the server until it is read.
+    pub async fn connect_with_small_buffer(&self) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1 << 16).unwrap();
+        Client(socket.connect(self.addr).await.unwrap())
+    }
+
+    /// Connects and sends without giving the server a chance to run.
+    pub fn connect_at_once(&self, request: &str) -> Client {
+        let mut stream = std::net::TcpStream::connect(self.addr).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Client(TcpStream::from_std(stream).unwrap())
+    }
+
+    pub fn stop(&self) {
+        assert!(self.handle.trigger("test"));
+    }
+
+    pub async fn report(self) -> Report {
+        let report = soon(self.report).await.unwrap();
+        assert!(report.gates().iter().all(winddown::GateReport::adds_up), "{report}");
+        report
+    }
+}
+
+// === impl Scene ===
+
+impl Scene {
+    /// Waits until a handler is at work.
+    pub async fn entered(&self) {
+        soon(self.entered.acquire()).await.unwrap().forget();
+    }
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.dropped.add_permits(1);
+    }
+}
+
+fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
+    let events = handle.clone();
+    let deaf = Arc::clone(&scene);
+    let echo = Arc::clone(&scene);
+    Router::new()
+        .route("/", get(async || "ok"))
+        .route(
+            "/slow",
+            any(async move || {
+                let _dropped = Dropped(Arc::clone(&scene));
+                scene.entered.add_permits(1);
+                scene.release.acquire().await.unwrap().forget();
+                "slow"
+            }),
+        )
+        .route("/big", get(async || Bytes::from(vec![b'x'; BIG])))
+        .route("/count", post(async |body: Bytes| body.len().to_string()))
+        .route("/panic", get(async || -> &'static str { panic!("a handler's own fault") }))
+        .route(
+            "/events",
+            get(async move || {
+                let first = stream::iter([Ok::<_, std::io::Error>("data: 1\n\n")]);
+                let all = stream::StreamExt::chain(first, stream::pending());
+                Body::from_stream(server::until_stopping(all, &events))
+            }),
+        )
+        .route(
+            "/deaf",
+            get(async move || {
+                deaf.entered.add_permits(1);
+                Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())
+            }),
+        )
+        .route("/echo", get(async move |request| upgrade(request, echo).await))
+        .merge(server::axum::probes(handle.readiness()))
+}
+
+/// Echoes until it reads the end.
+async fn upgrade(request: axum::extract::Request, scene: Arc<Scene>) -> impl IntoResponse {
+    tokio::spawn(async move {
+        let _dropped = Dropped(Arc::clone(&scene));
+        let upgraded = hyper::upgrade::on(request).await.unwrap();
+        scene.entered.add_permits(1);
+        let mut io = hyper_util::rt::TokioIo::new(upgraded);
+        let mut buf = [0; 64];
+        while let Ok(read @ 1..) = io.read(&mut buf).await {
+            if io.write_all(&buf[..read]).await.is_err() {
+                break;
+            }
+        }
+    });
+    (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+}
+
+// === impl Client ===
+
+pub fn get_request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")
+}
+
+impl Client {
+    pub async fn to(addr: impl tokio::net::ToSocketAddrs) -> Client {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client(stream)
+    }
+
+    pub async fn send(&mut self, bytes: &str) {
+        soon(self.0.write_all(bytes.as_bytes())).await.unwrap();
+    }
+
+    /// Sends without giving the server a chance to run.
+    pub fn send_at_once(&mut self, bytes: &str) {
+        assert_eq!(self.0.try_write(bytes.as_bytes()).unwrap(), bytes.len());
+    }
+
+    pub async fn ask(&mut self, path: &str) -> Answer {
+        self.send(&get_request(path)).await;
+        self.answer().await
+    }
+
+    pub async fn answer(&mut self) -> Answer {
+        self.try_answer().await.expect("an answer")
+    }
+
+    /// The next answer, whole; `None` if the connection ends before it does.
+    pub async fn try_answer(&mut self) -> Option<Answer> {
+        let head = self.head().await?;
+        let field = |name: &str| {
+            let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let mut body = Vec::new();
+        if let Some(length) = field("content-length") {
+            body.resize(length.parse().unwrap(), 0);
+            soon(self.0.read_exact(&mut body)).await.ok()?;
+        } else if field("transfer-encoding").is_some() {
+            while let Some(chunk) = self.chunk().await? {
+                body.extend(chunk);
+            }
+        }
+        let status = head.split(' ').nth(1)?.parse().unwrap();
+        Some(Answer { status, head: head.to_ascii_lowercase(), body })
+    }
+
+    pub async fn head(&mut self) -> Option<String> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(soon(self.0.read_u8()).await.ok()?);
+        }
+        Some(String::from_utf8(head).unwrap())
+    }
+
+    /// The next chunk of a body; `Some(None)` for the final one, `None` if the connection ends without it.
+    pub async fn chunk(&mut self) -> Option<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            line.push(soon(self.0.read_u8()).await.ok()?);
+        }
+        let size = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        soon(self.0.read_exact(&mut chunk)).await.ok()?;
+        chunk.truncate(size);
+        Some((size > 0).then_some(chunk))
+    }
+
+    pub async fn read(&mut self, buf: &mut [u8]) -> usize {
+        soon(self.0.read(buf)).await.unwrap_or(0)
+    }
+
+    pub async fn peek(&mut self, buf: &mut [u8; 1]) -> u8 {
+        soon(self.0.peek(buf)).await.unwrap();
+        buf[0]
+    }
+
+    /// Waits for the end, and whether it was one without a reset and without another byte.
+    pub async fn ends_cleanly(&mut self) -> bool {
+        matches!(soon(self.0.read(&mut [0; 64])).await, Ok(0))
+    }
+
+    pub fn into_stream(self) -> TcpStream {
+        self.0
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn says_close(&self) -> bool {
+        self.head.contains("connection: close")
+    }
+}
+
+pub async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(SOON, future).await.expect("something hangs")
+}
+
+/// Reads the rest slowly, a piece at a time.
+pub fn read_slowly(stream: std::net::TcpStream, piece: usize, pause: Duration) -> usize {
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(SOON / 2)).unwrap();
+    let (mut stream, mut buf, mut read) = (stream, vec![0; piece], 0);
+    loop {
+        match stream.read(&mut buf) {
+            Ok(0) | Err(_) => return read,
+            Ok(more) => read += more,
+        }
+        std::thread::sleep(pause);
+    }
+}
