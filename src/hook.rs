@@ -133,13 +133,16 @@ impl<T, E: Into<BoxError>> IntoResult for Result<T, E> {
 }
 
 /// What a loop without an end returns, `!`, under the one name that stable Rust has for it.
-type Never = <fn() -> ! as Returns>::Output;
+type Never = <fn() -> ! as ReturnType>::Output;
 
-trait Returns {
+/// Names what a function returns; public only as far as the compiler asks for it.
+#[doc(hidden)]
+pub trait ReturnType {
+    /// What it returns.
     type Output;
 }
 
-impl<T> Returns for fn() -> T {
+impl<T> ReturnType for fn() -> T {
     type Output = T;
 }
 
