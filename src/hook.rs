@@ -44,7 +44,7 @@ pub enum Rank {
     Telemetry,
 }
 
-/// What a hook or a task may return: nothing, or a result.
+/// What a hook or a task may return: nothing, or a result; a task that loops for ever returns neither.
 pub trait IntoResult {
     /// Turns it into a result with any error.
     fn into_result(self) -> Result<(), BoxError>;
@@ -129,6 +129,23 @@ impl IntoResult for () {
 impl<T, E: Into<BoxError>> IntoResult for Result<T, E> {
     fn into_result(self) -> Result<(), BoxError> {
         self.map(drop).map_err(Into::into)
+    }
+}
+
+/// What a loop without an end returns, `!`, under the one name that stable Rust has for it.
+type Never = <fn() -> ! as Returns>::Output;
+
+trait Returns {
+    type Output;
+}
+
+impl<T> Returns for fn() -> T {
+    type Output = T;
+}
+
+impl IntoResult for Never {
+    fn into_result(self) -> Result<(), BoxError> {
+        self
     }
 }
 
