@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::budget::Overrun;
 use crate::error::{BoxError, GateClosed, TooLate};
 use crate::gate::{Gate, InFlight};
+use crate::overrun::Overrun;
 
+mod book;
 mod collect;
 mod cx;
 mod ending;
 
+use book::Owed;
 use collect::Core;
 pub use cx::Cx;
 use ending::Ending;
@@ -88,6 +90,7 @@ pub enum Why {
 struct Held<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
     item: Arc<Item<T>>,
+    key: usize,
     guard: InFlight,
 }
 
@@ -95,7 +98,6 @@ struct Item<T> {
     value: T,
     /// The order of admission.
     number: u64,
-    slot: u32,
     ending: Ending,
 }
 
@@ -300,10 +302,10 @@ impl<T: Send + Sync + 'static> Job<T> {
     pub fn finish(mut self) -> Result<(), TooLate> {
         let Some(held) = self.held.take() else { return Err(TooLate) };
         if held.item.ending.finish() {
-            held.core.finished(&held.item, held.guard);
+            held.core.finished(held.key, held.guard);
             return Ok(());
         }
-        held.core.back_after_all(&held.item, held.guard);
+        held.core.back_after_all(held.key, held.guard);
         Err(TooLate)
     }
 
@@ -329,9 +331,9 @@ impl<T: Send + Sync + 'static> Job<T> {
     fn return_item(&mut self, why: Why) {
         let Some(held) = self.held.take() else { return };
         if held.item.ending.owe(why) {
-            Core::owe(&held.core, held.item, held.guard);
+            Core::owe(&held.core, Owed { item: held.item, key: held.key, guard: held.guard });
         } else {
-            held.core.back_after_all(&held.item, held.guard);
+            held.core.back_after_all(held.key, held.guard);
         }
     }
 }
