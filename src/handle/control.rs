@@ -302,6 +302,10 @@ impl Control {
         }
         let _ = self.report.set(report);
         self.ended.fire();
+        if self.leave.is_none() {
+            // Nothing that a source could tell changes anything now, and each of the two would keep the other for ever.
+            self.let_go();
+        }
     }
 
     /// What is in flight, a line each. It waits for no lock that work could hold for long.
@@ -456,4 +460,30 @@ fn later_by(at: Instant, by: Duration) -> Instant {
 
 fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_of_a_coordinator_is_alive_after_the_last_handle() {
+        for runs in [true, false] {
+            let budget = Budget::given(Duration::from_secs(10), "test");
+            let mut shutdown =
+                crate::coordinator::ShutdownCoordinator::new(budget, crate::signal::none()).unwrap();
+            let gate = shutdown.gate("uploads");
+            let handle = shutdown.handle();
+            let control = Weak::clone(&handle.control.me);
+            handle.trigger("test");
+            if runs {
+                drop(shutdown.run().await)
+            } else {
+                drop(shutdown)
+            }
+            drop((gate, handle));
+            assert!(control.upgrade().is_none());
+        }
+    }
 }
