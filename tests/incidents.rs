@@ -524,7 +524,13 @@ async fn no_tick_comes_after_the_stop_and_running_jobs_are_awaited() {
             Ok(_) => Err("a late tick was let in"),
             Err(_) => Ok(()),
         });
-        let report = run_then_stop(shutdown, 1002 * MS).await;
+        let handle = shutdown.handle();
+        let trigger = async {
+            sleep(1002 * MS).await;
+            handle.trigger("test");
+            assert!(gate.enter().is_err(), "before anything else has run");
+        };
+        let report = tokio::join!(shutdown.run(), trigger).0;
         assert!(report.is_clean(), "{report}");
         assert_eq!(begun.load(Ordering::SeqCst), 200);
         assert_eq!(done.load(Ordering::SeqCst), 200);
