@@ -57,29 +57,3 @@ pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
 fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::budget::Budget;
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_of_a_coordinator_is_alive_after_the_last_handle() {
-        for runs in [true, false] {
-            let budget = Budget::given(Duration::from_secs(10), "test");
-            let mut shutdown =
-                crate::coordinator::ShutdownCoordinator::new(budget, crate::signal::none()).unwrap();
-            let gate = shutdown.gate("uploads");
-            let handle = shutdown.handle();
-            let control = Weak::clone(&handle.control.me);
-            handle.trigger("test");
-            if runs {
-                drop(shutdown.run().await)
-            } else {
-                drop(shutdown)
-            }
-            drop((gate, handle));
-            assert!(control.upgrade().is_none());
-        }
-    }
-}

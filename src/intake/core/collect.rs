@@ -16,13 +16,29 @@ const STRAGGLERS: Duration = Duration::from_millis(10);
 const STRAGGLER_WAITS: u32 = 5;
 
 /// Items that are being handed back: dropped before that worked, they are lost by name.
-struct Load<'a, T: Send + Sync + 'static> {
-    core: &'a Arc<Core<T>>,
+struct Load<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
     owed: Vec<Owed<T>>,
     why: Option<String>,
 }
 
-impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
+impl<T: Send + Sync + 'static> Load<T> {
+    /// Brings the items back, or loses them by name.
+    async fn bring_back(mut self) {
+        let items = || self.owed.iter().map(|owed| owed.item.unfinished()).collect();
+        let done = self.core.until_done(|| (self.core.callback)(items())).await;
+        match done {
+            Ok(()) => {
+                for owed in std::mem::take(&mut self.owed) {
+                    self.core.handed(&owed.item, Some((owed.key, owed.guard)));
+                }
+            }
+            Err(why) => self.why = Some(why),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Load<T> {
     fn drop(&mut self) {
         let why = self.why.as_deref().unwrap_or("the runtime ended before it was handed back");
         for owed in self.owed.drain(..) {
@@ -61,7 +77,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 return;
             }
             while calls.len() < at_once && !self.waiting.is_empty() {
-                let load = match core.width {
+                let load: Vec<Owed<T>> = match core.width {
                     // The newest first: pushed to the front one by one, they stand in their old order.
                     Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
                     Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
@@ -69,7 +85,8 @@ impl<T: Send + Sync + 'static> Collector<T> {
                         .map(|(_, owed)| owed)
                         .collect(),
                 };
-                calls.push(Arc::clone(core).bring_back(load));
+                // Made here, so that the items are somebody's also when this is dropped before its first poll.
+                calls.push(Load { core: Arc::clone(core), owed: load, why: None }.bring_back());
             }
             tokio::select! {
                 biased;
@@ -139,20 +156,5 @@ impl<T: Send + Sync + 'static> Core<T> {
         let mut owed = std::mem::take(&mut self.book().owed);
         owed.sort_unstable_by_key(|owed| owed.item.number);
         owed
-    }
-
-    /// Brings items back, or loses them by name.
-    async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
-        let mut load = Load { core: &self, owed, why: None };
-        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| owed.item.unfinished()).collect();
-        let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
-        match done {
-            Ok(()) => {
-                for owed in std::mem::take(&mut load.owed) {
-                    self.handed(&owed.item, Some((owed.key, owed.guard)));
-                }
-            }
-            Err(why) => load.why = Some(why),
-        }
     }
 }
