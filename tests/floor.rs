@@ -96,7 +96,7 @@ fn a_line_that_breaks_the_rule_is_named() {
     says("src/elsewhere.rs", "", 1, "no floor");
     says("src/queue/mod.rs", "", 1, "mod.rs");
     says("src/queue/utils.rs", "", 1, "says nothing");
-    says("src/gate.rs", &"\n".repeat(MAX_LINES + 1), MAX_LINES + 1, "longer than");
+    says("src/latch.rs", &"\n".repeat(MAX_LINES + 1), MAX_LINES + 1, "longer than");
 }
 
 #[test]
