@@ -23,10 +23,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::coordinator::{Component, ShutdownCoordinator};
 #[cfg(doc)]
 use crate::handle::ShutdownHandle;
-use step::{Backoff, Runner};
+use step::Runner;
 pub use step::{Counts, More, StepOutput};
 
 mod step;
@@ -82,7 +83,7 @@ where
     Fut::Output: StepOutput,
 {
     let (min, max) = BACKOFF;
-    let backoff = Backoff { min, max, next: min };
+    let backoff = Backoff::new(min, max);
     Repeat { name: name.into(), step, idle: IDLE, backoff, limit: None, last_pass: false }
 }
 
@@ -122,7 +123,7 @@ impl<F> Repeat<F> {
     /// most. From 100 ms to 30 s when not given.
     pub fn backoff(mut self, min: Duration, max: Duration) -> Self {
         let min = min.clamp(SHORTEST, LONGEST);
-        self.backoff = Backoff { min, max: max.clamp(min, LONGEST), next: min };
+        self.backoff = Backoff::new(min, max.clamp(min, LONGEST));
         self
     }
 
@@ -153,18 +154,20 @@ where
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Counts {
         let runner = Runner::new(self.name.clone(), shutdown, self.limit);
         let counts = runner.counts.clone();
-        let Repeat { name, mut step, idle, mut backoff, last_pass, .. } = self;
+        let Repeat { name, mut step, idle, backoff, last_pass, .. } = self;
         shutdown.spawn(name, async move {
+            let mut failures = 0;
             while runner.may_start().await {
                 let delay = match runner.run(&mut step).await {
                     Ok(More::Yes) => Duration::ZERO,
                     Ok(More::No) => idle,
                     Err(_) => {
-                        let _ = runner.handle.sleep(backoff.grow()).await;
+                        let _ = runner.handle.sleep(backoff.after(failures)).await;
+                        failures = failures.saturating_add(1);
                         continue;
                     }
                 };
-                backoff.reset();
+                failures = 0;
                 if delay.is_zero() {
                     // A step that is always ready must not keep its worker from all other tasks.
                     tokio::task::yield_now().await;

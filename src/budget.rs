@@ -12,7 +12,7 @@ mod table;
 pub use self::duration::{DurationError, parse_duration};
 pub use self::error::BudgetError;
 pub use self::grace::Grace;
-pub use self::plan::{Overrun, Plan};
+pub use self::plan::Plan;
 
 pub(crate) use self::duration::Human;
 

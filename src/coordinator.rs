@@ -9,13 +9,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::budget::{Budget, BudgetError, Plan};
+use crate::catch::Work;
 use crate::error::BoxError;
 use crate::escalation::Escalation;
 use crate::gate::Gate;
 use crate::handle::ShutdownHandle;
 use crate::handle::control::Control;
 use crate::handle::unit::Unit;
-use crate::hook::{Call, Hook, HookCx, IntoResult, Rank, Work};
+use crate::hook::{Call, Hook, HookCx, IntoResult, Rank};
 use crate::phase::Phase;
 use crate::readiness::Readiness;
 use crate::trigger::{Reason, Signals};

@@ -3,16 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use crate::catch::Work;
 use crate::error::BoxError;
-use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::trigger::Reason;
 
@@ -50,8 +47,6 @@ pub trait IntoResult {
     fn into_result(self) -> Result<(), BoxError>;
 }
 
-pub(crate) type Work = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
-
 pub(crate) struct Hook {
     pub(crate) phase: Phase,
     pub(crate) name: Cow<'static, str>,
@@ -73,9 +68,6 @@ pub(crate) enum OrderError {
     Unknown { hook: String, after: String, phase: Phase },
     Cycle { hooks: Vec<String>, phase: Phase },
 }
-
-/// How a hook's future ended, with the words that go into the report.
-pub(crate) type Ended = (Outcome, Option<String>);
 
 // === impl Deadline ===
 
@@ -133,16 +125,14 @@ impl<T, E: Into<BoxError>> IntoResult for Result<T, E> {
 }
 
 /// What a loop without an end returns, `!`, under the one name that stable Rust has for it.
-type Never = <fn() -> ! as ReturnType>::Output;
+type Never = <fn() -> ! as Returns>::Output;
 
-/// Names what a function returns; public only as far as the compiler asks for it.
 #[doc(hidden)]
-pub trait ReturnType {
-    /// What it returns.
+pub trait Returns {
     type Output;
 }
 
-impl<T> ReturnType for fn() -> T {
+impl<T> Returns for fn() -> T {
     type Output = T;
 }
 
@@ -165,15 +155,6 @@ impl Hook {
     }
 }
 
-/// Awaits the future and says how it ended, a panic too.
-pub(crate) async fn caught(work: impl Future<Output = Result<(), BoxError>>) -> Ended {
-    match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(Ok(())) => (Outcome::Finished, None),
-        Ok(Err(error)) => (Outcome::Failed, Some(with_sources(&*error))),
-        Err(panic) => (Outcome::Panicked, Some(panic_message(&*panic))),
-    }
-}
-
 async fn on_a_thread(
     name: String,
     call: impl FnOnce() -> Result<(), BoxError> + Send + 'static,
@@ -188,26 +169,6 @@ async fn on_a_thread(
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(_) => Err("the hook's thread went away".into()),
-    }
-}
-
-/// An error with everything behind it, on one line.
-pub(crate) fn with_sources(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    match (panic.downcast_ref::<&'static str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => (*text).to_owned(),
-        (None, Some(text)) => text.clone(),
-        (None, None) => "a panic without words".to_owned(),
     }
 }
 

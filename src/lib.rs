@@ -1,21 +1,24 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod backoff;
 mod error;
 mod latch;
 mod outcome;
+mod overrun;
 mod phase;
 mod trigger;
 
 mod budget;
+mod catch;
 mod escalation;
 mod gate;
 mod readiness;
+mod watchdog;
 
 mod hook;
 mod intake;
 mod report;
-mod watchdog;
 
 mod handle;
 
@@ -31,7 +34,7 @@ pub mod signal;
 #[cfg(feature = "test-util")]
 pub mod testing;
 
-pub use budget::{Budget, BudgetError, DurationError, Grace, Overrun, Plan, parse_duration};
+pub use budget::{Budget, BudgetError, DurationError, Grace, Plan, parse_duration};
 pub use coordinator::{Component, HookOptions, NewError, ShutdownCoordinator, StartError, TaskOptions};
 pub use error::{BoxError, Cancelled, GateClosed, Interrupted, TooLate};
 pub use escalation::{Escalation, Step};
@@ -40,6 +43,7 @@ pub use handle::ShutdownHandle;
 pub use hook::{Deadline, HookCx, IntoResult, Rank};
 pub use intake::{Cx, Done, Intake, Job, Refused, Unfinished, Why};
 pub use outcome::Outcome;
+pub use overrun::Overrun;
 pub use phase::Phase;
 pub use readiness::Readiness;
 pub use report::{GateReport, HookReport, LostItem, PhaseReport, Report, TaskReport};

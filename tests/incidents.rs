@@ -207,11 +207,13 @@ async fn interrupted_items_keep_their_attempts_their_payload_and_their_place() {
             let cut = job.payload[0] % 2 == 0;
             let done = job
                 .run(async |_, cx| {
-                    while !cut {
+                    if cut {
+                        return for_ever().await;
+                    }
+                    loop {
                         cx.checkpoint()?;
                         sleep(7 * MS).await;
                     }
-                    for_ever().await
                 })
                 .await;
             assert!(matches!(done, Done::HandedBack(why) if why.is_shutdown()));

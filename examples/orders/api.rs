@@ -90,8 +90,8 @@ async fn events(State(api): State<Api>, Path(id): Path<String>) -> Response {
 
 /// One event per change, the first with the state as it is; ends when the order does, and when intake stops.
 fn changes(api: Api, id: String) -> impl Stream<Item = Result<Event, Infallible>> {
-    // Other processes may work on the order too, and this one hears nothing of that.
-    const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+    // This process hears nothing of what other processes do, and of a failed attempt only that it began.
+    const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(250);
     let hears = api.store.changes();
     stream::unfold((api, id, hears, None::<Status>), |(api, id, mut hears, last)| async move {
         if last.as_ref().is_some_and(|last| matches!(last.state, "done" | "dead")) {

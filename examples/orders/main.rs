@@ -7,7 +7,9 @@ mod fulfil;
 mod options;
 mod store;
 
+use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use axum::Router;
@@ -39,6 +41,10 @@ async fn main() -> ExitCode {
     if options.plan {
         print(&format!("{}\n", shutdown.plan()));
         return ExitCode::SUCCESS;
+    }
+    // Now rather than at the end, when there would be no second chance; what an earlier stop left there stays for now.
+    if let Some(Err(error)) = options.report.as_deref().map(can_be_written) {
+        return refuse(&error);
     }
     log_to_stderr();
     eprint(&format!("{}\n", shutdown.plan()));
@@ -86,6 +92,11 @@ fn log_to_stderr() {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+}
+
+fn can_be_written(report: &Path) -> Result<(), String> {
+    let opened = OpenOptions::new().create(true).append(true).open(report);
+    opened.map(drop).map_err(|error| format!("--report {report:?} cannot be written: {error}"))
 }
 
 fn refuse(why: &str) -> ExitCode {

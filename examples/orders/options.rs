@@ -76,7 +76,7 @@ impl Options {
                 "--drain" => options.budget = budget.drain(duration(&name, &value()?)?),
                 "--requeue" => options.budget = budget.requeue(duration(&name, &value()?)?),
                 "--close" => options.budget = budget.close(duration(&name, &value()?)?),
-                "--report" => options.report = Some(value()?.into()),
+                "--report" => options.report = Some(report(value()?)?),
                 _ => return Err(format!("there is no option {name:?}; --help lists them")),
             }
         }
@@ -94,9 +94,16 @@ fn duration(name: &str, value: &str) -> Result<Duration, String> {
 
 fn database(url: String) -> Result<String, String> {
     match url.strip_prefix("sqlite:") {
-        Some(rest) if !rest.is_empty() => Ok(url),
+        Some(rest) if !rest.is_empty() => match winddown::queue::sql::options(&url) {
+            Ok(_) => Ok(url),
+            Err(error) => Err(format!("--database {url:?}: {error}")),
+        },
         _ => Err(format!("--database takes a URL like sqlite:orders.db, and {url:?} is none")),
     }
+}
+
+fn report(file: String) -> Result<PathBuf, String> {
+    if file.is_empty() { Err("--report takes a file, and \"\" is none".to_owned()) } else { Ok(file.into()) }
 }
 
 fn workers(value: &str) -> Result<usize, String> {

@@ -12,6 +12,29 @@ use winddown::queue::{Enqueued, JobId, JobState, Leased, NewJob, Queue};
 /// The steps of an order, in their order.
 pub const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
+/// Each table, how it is made, and what has to be readable in it.
+const TABLES: [(&str, &str, &str); 2] = [
+    (
+        "orders",
+        "CREATE TABLE IF NOT EXISTS orders (
+            id TEXT PRIMARY KEY, body TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0,
+            attempts INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0,
+            crashes INTEGER NOT NULL DEFAULT 0) STRICT",
+        "SELECT id, body, done, attempts, interruptions, crashes FROM orders LIMIT 0",
+    ),
+    (
+        "effects",
+        // No unique key: a step that ran twice shows.
+        "CREATE TABLE IF NOT EXISTS effects (order_id TEXT NOT NULL, step TEXT NOT NULL) STRICT",
+        "SELECT order_id, step FROM effects LIMIT 0",
+    ),
+];
+
+const INDEXES: [&str; 2] = [
+    "CREATE INDEX IF NOT EXISTS effects_of ON effects (order_id)",
+    "CREATE INDEX IF NOT EXISTS orders_done ON orders (done)",
+];
+
 /// An order as it comes in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,18 +94,17 @@ pub struct Store {
 impl Store {
     pub async fn open(pool: SqlitePool) -> Result<Self, BoxError> {
         let jobs = Sqlite::open(pool.clone(), sql::TABLE).await?;
-        for table in [
-            "CREATE TABLE IF NOT EXISTS orders (
-                id TEXT PRIMARY KEY, body TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0,
-                attempts INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0,
-                crashes INTEGER NOT NULL DEFAULT 0) STRICT",
-            // No unique key: a step that ran twice shows.
-            "CREATE TABLE IF NOT EXISTS effects (order_id TEXT NOT NULL, step TEXT NOT NULL) STRICT",
-            "CREATE INDEX IF NOT EXISTS effects_of ON effects (order_id)",
-            "CREATE INDEX IF NOT EXISTS orders_done ON orders (done)",
-        ] {
-            sqlx::query(table).execute(&pool).await?;
+        // One that would write: a database that can only be read is refused here, not at the first order.
+        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+        for (table, create, read) in TABLES {
+            sqlx::query(create).execute(&mut *tx).await?;
+            let foreign = |error| format!("table {table} is not one of this program's: {error}");
+            sqlx::query(read).execute(&mut *tx).await.map_err(foreign)?;
         }
+        for create in INDEXES {
+            sqlx::query(create).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
         Ok(Store { pool, jobs, changes: Arc::new(watch::Sender::new(0)) })
     }
 

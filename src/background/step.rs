@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::backoff::Backoff;
+use crate::catch::caught;
 use crate::coordinator::ShutdownCoordinator;
 use crate::error::BoxError;
 use crate::handle::ShutdownHandle;
-use crate::hook::caught;
 use crate::outcome::Outcome;
 
 /// Whether a step leaves more to do, so that the next may follow at once.
@@ -35,14 +36,6 @@ pub struct Counts(Arc<Counters>);
 struct Counters {
     runs: AtomicU64,
     failed: AtomicU64,
-}
-
-/// Doubles from `min` to `max` with each failure in a row.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Backoff {
-    pub(super) min: Duration,
-    pub(super) max: Duration,
-    pub(super) next: Duration,
 }
 
 /// Runs steps one by one: an error or a panic is one step's, not the loop's.
@@ -84,20 +77,6 @@ impl Counts {
     /// How many of them returned an error, panicked, or were longer than their limit.
     pub fn failed(&self) -> u64 {
         self.0.failed.load(Ordering::Relaxed)
-    }
-}
-
-// === impl Backoff ===
-
-impl Backoff {
-    pub(super) fn grow(&mut self) -> Duration {
-        let now = self.next;
-        self.next = now.saturating_mul(2).min(self.max);
-        now
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.next = self.min;
     }
 }
 
@@ -147,17 +126,18 @@ impl Runner {
         Err(error)
     }
 
-    pub(super) async fn last_pass<F, Fut>(&self, step: &mut F, mut backoff: Backoff) -> Result<(), BoxError>
+    pub(super) async fn last_pass<F, Fut>(&self, step: &mut F, backoff: Backoff) -> Result<(), BoxError>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output: StepOutput>,
     {
+        let mut failures = 0;
         while let Err(error) = self.run(step).await {
             tokio::select! {
                 biased;
                 // A step that is under way is left to the coordinator, which waits for shields.
                 () = self.handle.cancelled() => return Err(format!("undelivered: {error}").into()),
-                () = tokio::time::sleep(backoff.grow()) => {}
+                () = tokio::time::sleep(backoff.after(failures)) => failures += 1,
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use super::duration::Human;
 use super::error::BudgetError;
 use super::grace::{Grace, Granted};
 use super::table::Rungs;
+use crate::overrun::Overrun;
 use crate::phase::Phase;
 
 /// How long `StopIntake` still has once it is forced.
@@ -43,18 +44,6 @@ pub struct Plan {
     for_close: Duration,
     forced: Duration,
     warnings: Vec<String>,
-}
-
-/// What is to happen with work that can take longer than the drain, by what a repeat costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Overrun {
-    /// It must be finished: its limit has to fit into the drain, or start-up is refused.
-    Finish,
-    /// It goes in steps, each done within this limit: no step is begun once less than that is left.
-    Step(Duration),
-    /// It is safe to repeat: what is not finished is handed back.
-    #[default]
-    Requeue,
 }
 
 // === impl Plan ===

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Gate, InFlight};
-use crate::budget::Overrun;
+use crate::overrun::Overrun;
 
 /// Hands back what a gate let in and what was not finished.
 pub(crate) trait Returns: Send + Sync {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::hook::{Ended, Work, caught};
+use crate::catch::{Ended, Work, caught};
 use crate::latch::Latch;
 
 tokio::task_local! {

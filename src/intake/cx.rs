@@ -4,9 +4,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::budget::Overrun;
 use crate::error::Interrupted;
 use crate::gate::Gate;
+use crate::overrun::Overrun;
 
 /// A handler's view of the stop: where it may be interrupted, and where it must not be cut.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{HandBack, Owner, Queue};
+use crate::backoff::Backoff;
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
-mod backoff;
 mod desk;
 mod flight;
 mod handler;
@@ -18,7 +18,6 @@ mod renew;
 pub use flight::Leased;
 pub use handler::{Handler, HandlerFn};
 
-use backoff::Backoff;
 use desk::Desk;
 use flight::Stage;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Options;
-use super::backoff::Backoff;
 use super::flight::Flights;
 use crate::ShutdownHandle;
+use crate::backoff::Backoff;
 use crate::queue::{Lease, Owner, QueueError};
 
 pub(super) struct Desk<Q> {
@@ -76,9 +76,9 @@ impl<Q> Desk<Q> {
     /// Waits before the next try; the beginning of a stop ends that at once.
     pub(super) async fn wait(&self, failures: u32) {
         if self.handle.is_triggered() {
-            tokio::time::sleep(RETRY_STOPPING.after(failures)).await;
+            tokio::time::sleep(RETRY_STOPPING.scattered(failures)).await;
         } else {
-            let _ = self.handle.sleep(RETRY.after(failures)).await;
+            let _ = self.handle.sleep(RETRY.scattered(failures)).await;
         }
     }
 

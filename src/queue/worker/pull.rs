@@ -243,7 +243,7 @@ async fn fail<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>, reason: &str)
         tracing::error!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, "job.dead");
         desk.until_heard(|| desk.queue.dead_letter(lease, reason)).await
     } else {
-        let delay = desk.options.backoff.after(job.attempts);
+        let delay = desk.options.backoff.scattered(job.attempts);
         tracing::warn!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, ?delay, "job.failed");
         desk.until_heard(|| desk.queue.nack(lease, delay, reason)).await
     };

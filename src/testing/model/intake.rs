@@ -8,11 +8,12 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::Choices;
-use crate::budget::{Budget, Overrun};
+use crate::budget::Budget;
 use crate::coordinator::ShutdownCoordinator;
 use crate::error::BoxError;
 use crate::gate::Gate;
 use crate::intake::{Cx, Done, Intake, Job, Unfinished, Why};
+use crate::overrun::Overrun;
 use crate::report::Report;
 use crate::trigger::Signal;
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::Choices;
-use crate::budget::{Budget, Grace, Human, Overrun, Plan, parse_duration};
+use crate::budget::{Budget, Grace, Human, Plan, parse_duration};
 use crate::escalation::{Escalation, Step};
+use crate::overrun::Overrun;
 use crate::phase::Phase;
 use crate::trigger::Signal;
 

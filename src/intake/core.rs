@@ -1,6 +1,5 @@
-//! Takes in what was not finished and brings it back: in order, side by side, again and again until it worked.
+//! The state of an intake: who holds what, and how each item is settled.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -10,22 +9,22 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
-use super::{Cx, Ending, Held, Item, Job, Unfinished, Why};
-use crate::budget::Overrun;
+use super::book::{Book, Owed};
+use super::{Cx, Held, Item, Job, Unfinished, Why};
+use crate::backoff::Backoff;
+use crate::catch::{caught, panic_message};
 use crate::error::BoxError;
 use crate::gate::{Gate, InFlight, Returns, Settled};
-use crate::hook::{caught, panic_message};
 use crate::latch::Latch;
+use crate::overrun::Overrun;
+
+mod collect;
+
+use collect::Collector;
 
 /// How many calls of a single callback run side by side when nothing is said.
 pub(super) const CALLS_AT_ONCE: usize = 64;
-/// How many items one batch holds at the most.
-const BATCH: usize = 1000;
-/// At a stop, how long to wait for more items so that they go back in their old order, and how often.
-const STRAGGLERS: Duration = Duration::from_millis(10);
-const STRAGGLER_WAITS: u32 = 5;
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
@@ -61,32 +60,6 @@ pub(super) struct Config<T> {
     pub(super) calls: Option<usize>,
 }
 
-/// Who holds what. An item is in `items` from its admission until both its job is gone and it is settled.
-struct Book<T> {
-    items: Vec<Slot<T>>,
-    free: u32,
-    /// Items that have not ended.
-    live: usize,
-    /// Items that are neither finished nor handed back nor lost.
-    unsettled: usize,
-    admitted: u64,
-    owed: Vec<Owed<T>>,
-    collecting: bool,
-}
-
-enum Slot<T> {
-    Item(Arc<Item<T>>),
-    Free(u32),
-}
-
-/// An item on its way back; the guard keeps the drain from ending before it got there.
-struct Owed<T> {
-    item: Arc<Item<T>>,
-    guard: InFlight,
-}
-
-const NONE: u32 = u32::MAX;
-
 // === impl Core ===
 
 impl<T: Send + Sync + 'static> Core<T> {
@@ -103,15 +76,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                 overrun: Overrun::Requeue,
                 calls: None,
             }),
-            book: Mutex::new(Book {
-                items: Vec::new(),
-                free: NONE,
-                live: 0,
-                unsettled: 0,
-                admitted: 0,
-                owed: Vec::new(),
-                collecting: false,
-            }),
+            book: Mutex::new(Book::new()),
             arrived: Notify::new(),
             settled: Notify::new(),
             give_up: Latch::new(),
@@ -143,23 +108,17 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     pub(super) fn register(self: &Arc<Self>, value: T, guard: InFlight) -> Job<T> {
-        let mut book = self.book();
-        let number = book.admitted;
-        book.admitted += 1;
-        let slot = if book.free == NONE { book.items.len() as u32 } else { book.free };
-        let item = Arc::new(Item { value, number, slot, ending: Ending::live() });
-        book.fill(slot, Arc::clone(&item));
-        drop(book);
-        Job { held: Some(Held { core: Arc::clone(self), item, guard }) }
+        let (key, item) = self.book().admit(value);
+        Job { held: Some(Held { core: Arc::clone(self), item, key, guard }) }
     }
 
     /// The job's item is finished.
-    pub(super) fn finished(&self, item: &Item<T>, guard: InFlight) {
+    pub(super) fn finished(&self, key: usize, guard: InFlight) {
         let gone = {
             let mut book = self.book();
             book.live -= 1;
             book.unsettled -= 1;
-            book.remove(item.slot)
+            book.items.remove(key)
         };
         // The item's own drop may be anything: not under the lock.
         drop(gone);
@@ -171,18 +130,18 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// The job has ended whose item had been given up as still running.
-    pub(super) fn back_after_all(&self, item: &Item<T>, guard: InFlight) {
-        let gone = self.book().remove(item.slot);
+    pub(super) fn back_after_all(&self, key: usize, guard: InFlight) {
+        let gone = self.book().items.remove(key);
         drop(gone);
         self.gate.seat().back_after_all(guard);
     }
 
     /// Takes the item of a job that has ended; brings up a collector where none is at work.
-    pub(super) fn owe(core: &Arc<Self>, item: Arc<Item<T>>, guard: InFlight) {
+    pub(super) fn owe(core: &Arc<Self>, owed: Owed<T>) {
         let start = {
             let mut book = core.book();
             book.live -= 1;
-            book.owed.push(Owed { item, guard });
+            book.owed.push(owed);
             !std::mem::replace(&mut book.collecting, true)
         };
         if start {
@@ -192,7 +151,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new(), ended: false };
+        let collector = Collector::new(Arc::clone(self));
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -207,15 +166,15 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// The item reached its queue; without a guard it may still be running.
-    fn handed(&self, item: &Arc<Item<T>>, guard: Option<InFlight>) {
+    fn handed(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>) {
         let seat = self.gate.seat();
         let why = item.why();
         if item.ending.hand() {
             tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
                 why = why.as_str(), "item.requeued");
-            match guard {
-                Some(guard) => {
-                    let gone = self.book().remove(item.slot);
+            match held {
+                Some((key, guard)) => {
+                    let gone = self.book().items.remove(key);
                     drop(gone);
                     seat.handed_back(guard);
                 }
@@ -226,7 +185,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
-    fn lose(&self, item: &Arc<Item<T>>, guard: Option<InFlight>, why: &str) {
+    fn lose(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>, why: &str) {
         if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
@@ -236,8 +195,8 @@ impl<T: Send + Sync + 'static> Core<T> {
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| sink(&item.value, why)));
             }
             self.gate.seat().lost(name, why);
-            if guard.is_some() {
-                let gone = self.book().remove(item.slot);
+            if let Some((key, _)) = held {
+                let gone = self.book().items.remove(key);
                 drop(gone);
             }
             self.settle_one();
@@ -247,18 +206,6 @@ impl<T: Send + Sync + 'static> Core<T> {
     fn settle_one(&self) {
         self.book().unsettled -= 1;
         self.settled.notify_one();
-    }
-
-    /// At a stop: waits a little for items that come at the same time, so that they go back in their old order.
-    async fn stragglers(&self) {
-        for _ in 0..STRAGGLER_WAITS {
-            if !self.gate.is_cancelled() || self.book().live == 0 {
-                return;
-            }
-            if tokio::time::timeout(STRAGGLERS, self.arrived.notified()).await.is_err() {
-                return;
-            }
-        }
     }
 
     /// Gives an item that may still be running to the callback for these.
@@ -276,7 +223,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Calls until it worked; the last error once that is given up.
     async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), String> {
         let mut why = None;
-        let mut pause = FIRST_RETRY;
+        let mut failures = 0;
         loop {
             // The call itself may panic before there is a future.
             let called = std::panic::catch_unwind(AssertUnwindSafe(&mut call));
@@ -299,126 +246,8 @@ impl<T: Send + Sync + 'static> Core<T> {
             tokio::select! {
                 biased;
                 () = self.give_up.fired() => return Err(why.unwrap_or_default()),
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_RETRY),
+                () = tokio::time::sleep(RETRY.after(failures)) => failures += 1,
             }
-        }
-    }
-
-    fn take_owed(&self) -> Vec<Owed<T>> {
-        let mut owed = std::mem::take(&mut self.book().owed);
-        owed.sort_unstable_by_key(|owed| owed.item.number);
-        owed
-    }
-
-    /// Brings items back, or loses them by name.
-    async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
-        let mut load = Load { core: &self, owed, why: None };
-        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| owed.item.unfinished()).collect();
-        let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
-        match done {
-            Ok(()) => {
-                for owed in std::mem::take(&mut load.owed) {
-                    self.handed(&owed.item, Some(owed.guard));
-                }
-            }
-            Err(why) => load.why = Some(why),
-        }
-    }
-}
-
-/// Items that are being handed back: dropped before that worked, they are lost by name.
-struct Load<'a, T: Send + Sync + 'static> {
-    core: &'a Arc<Core<T>>,
-    owed: Vec<Owed<T>>,
-    why: Option<String>,
-}
-
-impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
-    fn drop(&mut self) {
-        let why = self.why.as_deref().unwrap_or("the runtime ended before it was handed back");
-        for owed in self.owed.drain(..) {
-            self.core.lose(&owed.item, Some(owed.guard), why);
-        }
-    }
-}
-
-/// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
-struct Collector<T: Send + Sync + 'static> {
-    core: Arc<Core<T>>,
-    /// By number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<u64, Owed<T>>,
-    /// It has come to its end: what is owed from here on is another one's.
-    ended: bool,
-}
-
-impl<T: Send + Sync + 'static> Collector<T> {
-    async fn run(mut self) {
-        let core = &Arc::clone(&self.core);
-        let at_once = match core.width {
-            Width::Single(calls) => core.config().calls.unwrap_or(calls),
-            Width::Batch => 1,
-        };
-        let mut calls = FuturesUnordered::new();
-        loop {
-            if calls.is_empty() && self.waiting.is_empty() {
-                core.stragglers().await;
-            }
-            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
-            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
-                return;
-            }
-            while calls.len() < at_once && !self.waiting.is_empty() {
-                let load = match core.width {
-                    // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
-                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
-                        .take(BATCH)
-                        .map(|(_, owed)| owed)
-                        .collect(),
-                };
-                calls.push(Arc::clone(core).bring_back(load));
-            }
-            tokio::select! {
-                biased;
-                Some(()) = calls.next() => {}
-                () = core.arrived.notified() => {}
-                () = core.give_up.fired() => {
-                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
-                        core.lose(&owed.item, Some(owed.guard), "its turn to be handed back did not come in time");
-                    }
-                    while calls.next().await.is_some() {}
-                    if self.is_done() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
-    fn is_done(&mut self) -> bool {
-        let mut book = self.core.book();
-        if book.owed.is_empty() {
-            book.collecting = false;
-            self.ended = true;
-        }
-        self.ended
-    }
-}
-
-impl<T: Send + Sync + 'static> Drop for Collector<T> {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        let core = &self.core;
-        let left = {
-            let mut book = core.book();
-            book.collecting = false;
-            std::mem::take(&mut book.owed)
-        };
-        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
-            core.lose(&owed.item, Some(owed.guard), "the runtime ended before it was handed back");
         }
     }
 }
@@ -429,7 +258,7 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
     fn names(&self, most: usize) -> Vec<String> {
         // For a thread that must not be held up: nothing rather than a wait.
         let Ok(book) = self.book.try_lock() else { return Vec::new() };
-        let items: Vec<Arc<Item<T>>> = book.items().take(most).map(Arc::clone).collect();
+        let items: Vec<Arc<Item<T>>> = book.items.iter().take(most).map(Arc::clone).collect();
         drop(book);
         items.iter().map(|item| self.name(item)).collect()
     }
@@ -451,7 +280,7 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
         let stuck: Vec<Arc<Item<T>>> = {
             let mut book = self.book();
             let stuck: Vec<Arc<Item<T>>> =
-                book.items().filter(|item| item.ending.owe(Why::StillRunning)).map(Arc::clone).collect();
+                book.items.iter().filter(|item| item.ending.owe(Why::StillRunning)).map(Arc::clone).collect();
             book.live -= stuck.len();
             stuck
         };
@@ -466,44 +295,5 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
 
     fn give_up(&self) {
         self.give_up.fire();
-    }
-}
-
-// === impl Book ===
-
-impl<T> Book<T> {
-    fn fill(&mut self, slot: u32, item: Arc<Item<T>>) {
-        let entry = Slot::Item(item);
-        match self.items.get_mut(slot as usize) {
-            Some(place) => {
-                if let Slot::Free(next) = std::mem::replace(place, entry) {
-                    self.free = next;
-                }
-            }
-            None => self.items.push(entry),
-        }
-        self.live += 1;
-        self.unsettled += 1;
-    }
-
-    fn remove(&mut self, slot: u32) -> Option<Arc<Item<T>>> {
-        let place = self.items.get_mut(slot as usize)?;
-        match std::mem::replace(place, Slot::Free(self.free)) {
-            Slot::Item(item) => {
-                self.free = slot;
-                Some(item)
-            }
-            free => {
-                *place = free;
-                None
-            }
-        }
-    }
-
-    fn items(&self) -> impl Iterator<Item = &Arc<Item<T>>> {
-        self.items.iter().filter_map(|slot| match slot {
-            Slot::Item(item) => Some(item),
-            Slot::Free(_) => None,
-        })
     }
 }

@@ -1,10 +1,12 @@
+//! How long to wait before the next try.
+
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-/// How long to wait before the next try: twice as long each time, with up to half left out at random.
+/// How long to wait before the next try: twice as long each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
 }
@@ -12,19 +14,20 @@ pub(super) struct Backoff {
 // === impl Backoff ===
 
 impl Backoff {
-    pub(super) const fn new(first: Duration, longest: Duration) -> Backoff {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Backoff {
         Backoff { first, longest }
     }
 
-    /// After that many failures, counted from 0 for the first.
-    pub(super) fn after(self, failures: u32) -> Duration {
-        let whole = self.whole(failures);
+    /// With up to half left out at random, so that what failed together does not come again together.
+    pub(crate) fn scattered(self, failures: u32) -> Duration {
+        let whole = self.after(failures);
         // The keys of a `RandomState` differ each time.
         let random = RandomState::new().hash_one(failures) >> 32;
         whole - whole.mul_f64(random as f64 / f64::from(u32::MAX) / 2.0)
     }
 
-    fn whole(self, failures: u32) -> Duration {
+    /// After that many failures before this one.
+    pub(crate) fn after(self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)
     }
@@ -39,14 +42,14 @@ mod tests {
         let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
         for (failures, whole) in [(0, 1), (1, 2), (3, 8), (4, 10), (31, 10), (u32::MAX, 10)] {
             let whole = Duration::from_secs(whole);
-            assert_eq!(backoff.whole(failures), whole);
+            assert_eq!(backoff.after(failures), whole);
             for _ in 0..100 {
-                let after = backoff.after(failures);
+                let after = backoff.scattered(failures);
                 assert!(after <= whole && after * 2 >= whole, "{after:?} of {whole:?}");
             }
         }
-        let all: std::collections::BTreeSet<Duration> = (0..100).map(|_| backoff.after(0)).collect();
+        let all: std::collections::BTreeSet<Duration> = (0..100).map(|_| backoff.scattered(0)).collect();
         assert!(all.len() > 50, "they differ");
-        assert_eq!(Backoff::new(Duration::MAX, Duration::MAX).whole(7), Duration::MAX);
+        assert_eq!(Backoff::new(Duration::MAX, Duration::MAX).after(7), Duration::MAX);
     }
 }
