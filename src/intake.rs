@@ -2,23 +2,21 @@
 
 use std::fmt;
 use std::future::Future;
-use std::ops::Deref;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use crate::error::{BoxError, GateClosed, TooLate};
+use crate::error::{BoxError, GateClosed};
 use crate::gate::{Gate, InFlight};
 use crate::overrun::Overrun;
 
 mod book;
-mod collect;
+mod core;
 mod cx;
 mod ending;
+mod job;
+mod unfinished;
 
-use book::Owed;
-use collect::Core;
+use self::core::Core;
 pub use cx::Cx;
 use ending::Ending;
 
@@ -131,7 +129,7 @@ impl Gate {
     {
         Intake::new(
             self,
-            collect::Width::Single(collect::CALLS_AT_ONCE),
+            core::Width::Single(core::CALLS_AT_ONCE),
             Box::new(move |mut items| {
                 let one = items.pop().map(|item| callback(state.clone(), item));
                 Box::pin(async move {
@@ -157,7 +155,7 @@ impl Gate {
     {
         Intake::new(
             self,
-            collect::Width::Batch,
+            core::Width::Batch,
             Box::new(move |items| {
                 let call = callback(state.clone(), items);
                 Box::pin(async move { call.await.map_err(Into::into) })
@@ -169,7 +167,7 @@ impl Gate {
 // === impl Intake ===
 
 impl<T: Send + Sync + 'static> Intake<T> {
-    fn new(gate: Gate, width: collect::Width, callback: collect::Callback<T>) -> Self {
+    fn new(gate: Gate, width: core::Width, callback: core::Callback<T>) -> Self {
         Intake { core: Core::new(gate, width, callback) }
     }
 
@@ -255,158 +253,6 @@ impl<T: Send + Sync + 'static> fmt::Debug for Intake<T> {
     }
 }
 
-// === impl Job ===
-
-impl<T: Send + Sync + 'static> Job<T> {
-    fn held(&self) -> &Held<T> {
-        // It is taken only by what consumes the job.
-        self.held.as_ref().expect("a job is held until it ends")
-    }
-
-    /// Runs the handler on the item, in place, until it is done, or until the stop ends it.
-    ///
-    /// The handler's future is polled inside this one and is gone before the item is handed back: dropping or aborting
-    /// this future, or a panic in it, hands the item back too. After the drain is over no handler is polled at all.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped half-way, the handler is cut at its last `.await` and the item is handed back. It is never lost.
-    pub async fn run<R, E>(self, handler: impl AsyncFnOnce(&T, &Cx) -> Result<R, E>) -> Done<T, R, E> {
-        let held = self.held();
-        if held.guard.is_cancelled() {
-            return self.back(Why::Cancelled);
-        }
-        let cx = held.core.cx();
-        let ended = {
-            let work = pin!(handler(&held.item.value, &cx));
-            until_cut(work, held, &cx).await
-        };
-        match ended {
-            Ended::Done(Ok(value)) => match self.finish() {
-                Ok(()) => Done::Finished(value),
-                Err(TooLate) => Done::TooLate(Ok(value)),
-            },
-            Ended::Done(Err(error)) if !self.is_live() => Done::TooLate(Err(error)),
-            Ended::Done(Err(_)) if cx.was_interrupted() => self.back(Why::Interrupted),
-            Ended::Done(Err(error)) => Done::Failed(self, error),
-            Ended::Overran => Done::Overran(self),
-            Ended::Cut => self.back(Why::Cancelled),
-        }
-    }
-
-    /// Says that the item is done.
-    ///
-    /// # Errors
-    ///
-    /// [`TooLate`] when the item was given up before: somebody else may have it by now.
-    pub fn finish(mut self) -> Result<(), TooLate> {
-        let Some(held) = self.held.take() else { return Err(TooLate) };
-        if held.item.ending.finish() {
-            held.core.finished(held.key, held.guard);
-            return Ok(());
-        }
-        held.core.back_after_all(held.key, held.guard);
-        Err(TooLate)
-    }
-
-    /// Hands the item back now, through the re-enqueue callback.
-    pub fn hand_back(self) {
-        let _ = self.back::<(), ()>(Why::Returned);
-    }
-
-    /// Whether the drain is over, so that the item should be handed back rather than begun.
-    pub fn is_cancelled(&self) -> bool {
-        self.held().guard.is_cancelled()
-    }
-
-    fn is_live(&self) -> bool {
-        self.held().item.ending.is_live()
-    }
-
-    fn back<R, E>(mut self, why: Why) -> Done<T, R, E> {
-        self.return_item(why);
-        Done::HandedBack(why)
-    }
-
-    fn return_item(&mut self, why: Why) {
-        let Some(held) = self.held.take() else { return };
-        if held.item.ending.owe(why) {
-            Core::owe(&held.core, Owed { item: held.item, key: held.key, guard: held.guard });
-        } else {
-            held.core.back_after_all(held.key, held.guard);
-        }
-    }
-}
-
-impl<T: Send + Sync + 'static> Deref for Job<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.held().item.value
-    }
-}
-
-impl<T: Send + Sync + 'static> Drop for Job<T> {
-    fn drop(&mut self) {
-        let why = match &self.held {
-            None => return,
-            Some(_) if std::thread::panicking() => Why::Panicked,
-            Some(held) if held.guard.is_cancelled() => Why::Cancelled,
-            Some(_) => Why::Dropped,
-        };
-        self.return_item(why);
-    }
-}
-
-impl<T: Send + Sync + 'static> fmt::Debug for Job<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = self.held.as_ref().map(|held| held.item.number);
-        f.debug_struct("Job").field("number", &number).finish_non_exhaustive()
-    }
-}
-
-enum Ended<O> {
-    Done(O),
-    Overran,
-    Cut,
-}
-
-/// Polls the work until it is done, overran, or is to be cut. What is shielded is cut only by the gate's last signal.
-async fn until_cut<T: Send + Sync + 'static, F: Future>(
-    mut work: Pin<&mut F>,
-    held: &Held<T>,
-    cx: &Cx,
-) -> Ended<F::Output> {
-    let mut cancelled = pin!(held.guard.hard_signal());
-    let mut cut = pin!(held.guard.cut_signal());
-    let limit = held.core.config().limit;
-    let mut overran = pin!(async move {
-        match limit {
-            Some(limit) => tokio::time::sleep(limit).await,
-            None => std::future::pending().await,
-        }
-    });
-    let mut hard = false;
-    std::future::poll_fn(|context| {
-        hard = hard || cancelled.as_mut().poll(context).is_ready();
-        // After the hard signal only what is shielded is polled on.
-        if hard && (!cx.is_shielded() || cut.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(Ended::Cut);
-        }
-        if let Poll::Ready(output) = work.as_mut().poll(context) {
-            return Poll::Ready(Ended::Done(output));
-        }
-        if hard && !cx.is_shielded() {
-            return Poll::Ready(Ended::Cut);
-        }
-        if limit.is_some() && !cx.is_shielded() && overran.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Ended::Overran);
-        }
-        Poll::Pending
-    })
-    .await
-}
-
 // === impl Item ===
 
 impl<T> Item<T> {
@@ -417,95 +263,5 @@ impl<T> Item<T> {
 
     fn unfinished(self: &Arc<Self>) -> Unfinished<T> {
         Unfinished { item: Arc::clone(self), why: self.why() }
-    }
-}
-
-// === impl Unfinished ===
-
-impl<T> Unfinished<T> {
-    /// Why it comes back.
-    pub fn why(&self) -> Why {
-        self.why
-    }
-
-    /// Its place in the order of admission: smaller is older.
-    pub fn number(&self) -> u64 {
-        self.item.number
-    }
-}
-
-impl<T> Deref for Unfinished<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.item.value
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Unfinished<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unfinished").field("item", &self.item.value).field("why", &self.why()).finish()
-    }
-}
-
-// === impl Refused ===
-
-impl<T> Refused<T> {
-    /// The item, to be given back to where it came from.
-    pub fn into_inner(self) -> T {
-        self.item
-    }
-
-    /// Why it was not let in.
-    pub fn why(&self) -> GateClosed {
-        self.why
-    }
-}
-
-impl<T> fmt::Debug for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("why", &self.why).finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Display for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the item was not let in")
-    }
-}
-
-impl<T> std::error::Error for Refused<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.why)
-    }
-}
-
-// === impl Why ===
-
-impl Why {
-    const ALL: [Why; 6] =
-        [Why::Interrupted, Why::Cancelled, Why::StillRunning, Why::Returned, Why::Dropped, Why::Panicked];
-
-    /// Whether it is the stop that handed it back, and not a fault.
-    pub fn is_shutdown(self) -> bool {
-        matches!(self, Why::Interrupted | Why::Cancelled | Why::StillRunning)
-    }
-
-    /// The word that log and report use.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Why::Interrupted => "interrupted",
-            Why::Cancelled => "cancelled",
-            Why::StillRunning => "still running",
-            Why::Returned => "returned",
-            Why::Dropped => "dropped",
-            Why::Panicked => "panicked",
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }

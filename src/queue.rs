@@ -19,14 +19,16 @@ use std::time::Duration;
 
 mod job;
 pub mod memory;
+mod name;
 #[cfg(feature = "sqlx-sqlite")]
 pub mod sql;
 mod worker;
 
 pub use job::{
-    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, InvalidName, JobId, JobState, Lease, LeaseLost,
-    NewJob, Owner, QueueError, Standing, Stepped,
+    Claimed, Counts, DeadLetter, Enqueued, HandBack, Held, JobState, Lease, LeaseLost, NewJob, QueueError,
+    Standing, Stepped,
 };
+pub use name::{InvalidName, JobId, Owner};
 pub use worker::{Handler, HandlerFn, Leased, Work, work};
 
 /// Crashes a job may cause before it becomes a dead letter, unless the queue was told otherwise.

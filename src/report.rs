@@ -11,6 +11,10 @@ use crate::phase::Phase;
 use crate::trigger::{Reason, Signal};
 use crate::watchdog;
 
+#[cfg(feature = "serde_json")]
+mod json;
+mod text;
+
 /// What became of every piece of work, every hook and every task of a stop.
 ///
 /// It is cheap to clone; all callers of the same stop get the same one.
@@ -262,59 +266,6 @@ impl fmt::Debug for Report {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let facts = self.facts();
-        writeln!(
-            f,
-            "stopped: {} | {} of {} | exit code {}",
-            facts.reason,
-            Seconds(facts.took),
-            Seconds(facts.grace),
-            self.code()
-        )?;
-        for (at, reason) in &facts.later {
-            writeln!(f, "  {:>9}  {reason}", Since(*at))?;
-        }
-        if let Some((at, signal)) = facts.forced {
-            writeln!(f, "  {:>9}  forced by {signal}", Since(at))?;
-        }
-        for phase in &facts.phases {
-            writeln!(
-                f,
-                "  {:>9}  {:<12} {:<9} after {}, had until {}",
-                Since(phase.began),
-                phase.phase,
-                phase.outcome,
-                Seconds(phase.took),
-                Since(phase.deadline)
-            )?;
-            for hook in facts.hooks.iter().filter(|hook| hook.phase == phase.phase) {
-                write!(f, "  {:>9}    {} {} after {}", "", hook.name, hook.outcome, Seconds(hook.took))?;
-                writeln!(f, "{}", Because(&hook.error))?;
-            }
-        }
-        for task in &facts.tasks {
-            let stuck = if task.stuck { ", and would not stop" } else { "" };
-            write!(f, "  task {}: {} after {}{stuck}", task.name, task.outcome, Seconds(task.took))?;
-            writeln!(f, "{}", Because(&task.error))?;
-        }
-        for gate in &facts.gates {
-            gate.fmt(f)?;
-        }
-        for item in &facts.lost {
-            writeln!(f, "  LOST {} of {}: {}", item.item, item.gate, item.why)?;
-        }
-        for line in &facts.warnings {
-            writeln!(f, "  warning: {line}")?;
-        }
-        for line in &facts.advice {
-            writeln!(f, "  advice: {line}")?;
-        }
-        Ok(())
-    }
-}
-
 // === impl GateReport ===
 
 impl GateReport {
@@ -326,103 +277,5 @@ impl GateReport {
     /// Whether the ledger adds up.
     pub fn adds_up(&self) -> bool {
         self.held + self.let_in == self.finished + self.handed_back + self.cut_in_all() + self.lost
-    }
-}
-
-impl fmt::Display for GateReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  gate {}: {} held", self.name, self.held)?;
-        if self.let_in > 0 {
-            write!(f, " + {} let in", self.let_in)?;
-        }
-        write!(f, " = {} finished + {} handed back", self.finished, self.handed_back)?;
-        if self.still_running > 0 {
-            write!(f, " ({} of them still running)", self.still_running)?;
-        }
-        if !self.cut.is_empty() {
-            let states: Vec<String> =
-                self.cut.iter().map(|(state, count)| format!("{count} {state}")).collect();
-            write!(f, " + {} cut ({})", self.cut_in_all(), states.join(", "))?;
-        }
-        writeln!(f, " + {} lost", self.lost)?;
-        for unit in &self.still {
-            writeln!(f, "    still in flight: {unit}")?;
-        }
-        Ok(())
-    }
-}
-
-struct Seconds(Duration);
-struct Since(Duration);
-struct Because<'a>(&'a Option<String>);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:.3} s", self.0.as_secs_f64()))
-    }
-}
-
-impl fmt::Display for Since {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("+{:.3} s", self.0.as_secs_f64()))
-    }
-}
-
-impl fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(error) => write!(f, ": {error}"),
-            None => Ok(()),
-        }
-    }
-}
-
-#[cfg(feature = "serde_json")]
-mod json {
-    use std::time::Duration;
-
-    use serde_json::{Value, json};
-
-    use super::Report;
-
-    fn ms(duration: Duration) -> f64 {
-        (duration.as_secs_f64() * 1e6).round() / 1e3
-    }
-
-    pub(super) fn report(report: &Report) -> Value {
-        let facts = report.facts();
-        json!({
-            "reason": facts.reason.to_string(),
-            "later_reasons": facts.later.iter()
-                .map(|(at, reason)| json!({"at_ms": ms(*at), "reason": reason.to_string()})).collect::<Vec<_>>(),
-            "forced": facts.forced.map(|(at, signal)| json!({"at_ms": ms(at), "signal": signal.to_string()})),
-            "took_ms": ms(facts.took),
-            "grace_ms": ms(facts.grace),
-            "unused_ms": ms(report.unused()),
-            "exit_code": report.code(),
-            "phases": facts.phases.iter().map(|phase| json!({
-                "phase": phase.phase.as_str(), "outcome": phase.outcome.as_str(), "began_ms": ms(phase.began),
-                "took_ms": ms(phase.took), "deadline_ms": ms(phase.deadline),
-            })).collect::<Vec<_>>(),
-            "hooks": facts.hooks.iter().map(|hook| json!({
-                "name": hook.name, "phase": hook.phase.as_str(), "outcome": hook.outcome.as_str(),
-                "error": hook.error, "took_ms": ms(hook.took),
-            })).collect::<Vec<_>>(),
-            "tasks": facts.tasks.iter().map(|task| json!({
-                "name": task.name, "outcome": task.outcome.as_str(), "error": task.error,
-                "took_ms": ms(task.took), "stuck": task.stuck,
-            })).collect::<Vec<_>>(),
-            "gates": facts.gates.iter().map(|gate| json!({
-                "name": gate.name, "held": gate.held, "let_in": gate.let_in, "finished": gate.finished,
-                "handed_back": gate.handed_back, "still_running": gate.still_running, "lost": gate.lost,
-                "cut": gate.cut.iter().map(|(state, count)| (state.clone(), json!(count)))
-                    .collect::<serde_json::Map<_, _>>(),
-                "still_in_flight": gate.still,
-            })).collect::<Vec<_>>(),
-            "lost": facts.lost.iter()
-                .map(|item| json!({"gate": item.gate, "item": item.item, "why": item.why})).collect::<Vec<_>>(),
-            "warnings": facts.warnings,
-            "advice": facts.advice,
-        })
     }
 }

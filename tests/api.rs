@@ -281,7 +281,7 @@ impl<'a> Parser<'a> {
                     let (of_trait, target) = target(&signature);
                     let mut members = self.within(inside, |parser| parser.members(inside.1, of_trait));
                     members.iter_mut().for_each(|member| member.gates.extend_from_slice(&item.gates));
-                    let head = of_trait.then(|| Item { signature, ..item });
+                    let head = of_trait.then_some(Item { signature, ..item });
                     module.impls.push(Impl {
                         target,
                         head,

@@ -11,9 +11,9 @@ use strip::{closing, is_word, strip};
 
 /// Every file in `src`, by floor; the files of a module's folder belong to the module.
 const FLOORS: [&[&str]; 6] = [
-    &["error", "phase", "outcome", "latch", "trigger"],
-    &["gate", "readiness", "budget", "escalation"],
-    &["hook", "intake", "report", "watchdog"],
+    &["error", "phase", "outcome", "overrun", "backoff", "latch", "trigger"],
+    &["gate", "readiness", "budget", "escalation", "catch", "watchdog"],
+    &["hook", "intake", "report"],
     &["handle"],
     &["coordinator"],
     &["signal", "platform", "background", "server", "queue", "pool", "observe", "testing"],
@@ -31,7 +31,10 @@ const EMPTY_NAMES: [&str; 8] = ["utils", "util", "common", "inner", "types", "ma
 const MAX_LINES: usize = 400;
 
 /// Files that are longer, each with the reason.
-const LONGER: [(&str, &str); 0] = [];
+const LONGER: [(&str, &str); 2] = [
+    ("src/gate.rs", "all of the `unsafe`, beside what it rests on"),
+    ("src/testing/model/intake.rs", "one model and the one machine that drives it"),
+];
 
 /// What the crate's root exports, by name, and the module that it comes from.
 type Exports = BTreeMap<String, String>;
@@ -93,7 +96,7 @@ fn a_line_that_breaks_the_rule_is_named() {
     says("src/elsewhere.rs", "", 1, "no floor");
     says("src/queue/mod.rs", "", 1, "mod.rs");
     says("src/queue/utils.rs", "", 1, "says nothing");
-    says("src/gate.rs", &"\n".repeat(MAX_LINES + 1), MAX_LINES + 1, "longer than");
+    says("src/latch.rs", &"\n".repeat(MAX_LINES + 1), MAX_LINES + 1, "longer than");
 }
 
 #[test]

@@ -207,11 +207,13 @@ async fn interrupted_items_keep_their_attempts_their_payload_and_their_place() {
             let cut = job.payload[0] % 2 == 0;
             let done = job
                 .run(async |_, cx| {
-                    while !cut {
+                    if cut {
+                        return for_ever().await;
+                    }
+                    loop {
                         cx.checkpoint()?;
                         sleep(7 * MS).await;
                     }
-                    for_ever().await
                 })
                 .await;
             assert!(matches!(done, Done::HandedBack(why) if why.is_shutdown()));
@@ -524,7 +526,13 @@ async fn no_tick_comes_after_the_stop_and_running_jobs_are_awaited() {
             Ok(_) => Err("a late tick was let in"),
             Err(_) => Ok(()),
         });
-        let report = run_then_stop(shutdown, 1002 * MS).await;
+        let handle = shutdown.handle();
+        let trigger = async {
+            sleep(1002 * MS).await;
+            handle.trigger("test");
+            assert!(gate.enter().is_err(), "before anything else has run");
+        };
+        let report = tokio::join!(shutdown.run(), trigger).0;
         assert!(report.is_clean(), "{report}");
         assert_eq!(begun.load(Ordering::SeqCst), 200);
         assert_eq!(done.load(Ordering::SeqCst), 200);

@@ -173,20 +173,37 @@ async fn the_drain_never_ends_while_admitted_work_is_neither_done_nor_handed_ove
     }
 }
 
-/// Invariant 4. Items that end in every way there is: each is finished once, or handed back once, and never both.
+/// Invariant 4. Items that end in every way there is, and three whose handlers block their threads until about the moment
+/// at which they are given up, or later: each is finished once, or handed back once, and never both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_item_ends_exactly_once() {
     const ITEMS: usize = 700;
     type Ends = Arc<Vec<AtomicUsize>>;
     let mut shutdown =
-        ShutdownCoordinator::new(Budget::from_grace_period(3000 * MS).drain(300 * MS), signal::none())
+        ShutdownCoordinator::new(Budget::from_grace_period(1200 * MS).drain(300 * MS), signal::none())
             .unwrap();
-    let ends: Ends = Arc::new((0..ITEMS).map(|_| AtomicUsize::new(0)).collect());
+    let ends: Ends = Arc::new((0..ITEMS + 3).map(|_| AtomicUsize::new(0)).collect());
+    async fn back(ends: Ends, item: Unfinished<usize>) -> Result<(), BoxError> {
+        ends[*item].fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
     let jobs =
-        shutdown.gate("jobs").requeue_with(Arc::clone(&ends), async |ends: Ends, item: Unfinished<usize>| {
-            ends[*item].fetch_add(1, Ordering::SeqCst);
-            Ok::<(), BoxError>(())
-        });
+        shutdown.gate("jobs").requeue_with(Arc::clone(&ends), back).still_running(Arc::clone(&ends), back);
+    let mut blocked = Vec::new();
+    for (number, lasts) in [(ITEMS, 650), (ITEMS + 1, 656), (ITEMS + 2, 1000)] {
+        let (job, ends) = (jobs.admit(number).unwrap(), Arc::clone(&ends));
+        blocked.push(tokio::spawn(async move {
+            let done = job
+                .run(async |_, _| {
+                    std::thread::sleep(lasts * MS);
+                    Ok::<(), BoxError>(())
+                })
+                .await;
+            if matches!(done, winddown::Done::Finished(())) {
+                ends[number].fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
     for number in 0..ITEMS {
         let (job, ends) = (jobs.admit(number).unwrap(), Arc::clone(&ends));
         let finished = move |done: bool| {
@@ -240,7 +257,10 @@ async fn every_item_ends_exactly_once() {
     }
     shutdown.handle().trigger("test");
     let report = shutdown.run().await;
-    let wrong: Vec<_> = (0..ITEMS).filter(|&number| ends[number].load(Ordering::SeqCst) != 1).collect();
+    for task in blocked {
+        task.await.unwrap();
+    }
+    let wrong: Vec<_> = (0..ITEMS + 3).filter(|&number| ends[number].load(Ordering::SeqCst) != 1).collect();
     assert!(wrong.is_empty(), "{wrong:?} did not end exactly once: {report}");
     assert!(report.gate("jobs").unwrap().adds_up() && report.lost().is_empty(), "{report}");
 }

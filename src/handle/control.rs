@@ -9,19 +9,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::unit::Unit;
 use crate::budget::Plan;
-use crate::escalation::{Escalation, Step};
+use crate::escalation::Escalation;
 use crate::gate::{DrainEnd, Gate};
 use crate::latch::Latch;
 use crate::phase::Phase;
 use crate::readiness::Readiness;
 use crate::report::Report;
-use crate::trigger::{Leave, Link, Listener, Reason, Signal, Told};
-use crate::watchdog;
+use crate::trigger::{Leave, Link, Reason, Signal};
+
+mod in_flight;
+mod listener;
+
+pub(crate) use in_flight::still_in_flight;
 
 /// How many later reasons are kept: the first few tell what happened.
 const LATER_REASONS: usize = 32;
-/// How many items of an intake the list of what is in flight names.
-const NAMED: usize = 100;
 
 pub(crate) struct Control {
     pub(crate) plan: Plan,
@@ -308,26 +310,6 @@ impl Control {
         }
     }
 
-    /// What is in flight, a line each. It waits for no lock that work could hold for long.
-    pub(crate) fn in_flight(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if let Some(phase) = self.phase() {
-            lines.push(format!("phase {phase}"));
-        }
-        let units = self.units();
-        for unit in units.iter().filter(|unit| unit.is_running()) {
-            lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
-        }
-        for gate in self.gates() {
-            let count = gate.in_flight();
-            if count > 0 {
-                lines.push(format!("gate {}: {count} in flight", gate.name()));
-            }
-            lines.extend(gate_lines(&gate));
-        }
-        lines
-    }
-
     /// Where exiting is not ours: a thread that says what is stuck when the process should be gone.
     fn watch(&self) {
         let (watched, end) = mpsc::channel();
@@ -352,114 +334,12 @@ impl Control {
     pub(crate) fn let_go(&self) {
         self.link.let_go();
     }
-
-    fn leave_now(&self, head: String, code: u8) {
-        if let Some(leave) = &self.leave {
-            watchdog::say(self.stuck_list(head));
-            leave(code);
-        }
-    }
-
-    /// Made where it is called for: to name an item is the user's code, and may block.
-    fn stuck_list(&self, head: String) -> impl FnOnce() -> String + Send + 'static {
-        let me = Weak::clone(&self.me);
-        move || watchdog::stuck_list(&head, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
-    }
-}
-
-// On the thread that sees the signals, which nothing may hold up: no logging here, since a subscriber may block.
-impl Listener for Control {
-    fn told(&self, what: Told, at: Instant) {
-        let signal = match what {
-            Told::Pause => return self.set_paused(true),
-            Told::Resume => return self.set_paused(false),
-            Told::Dump => return watchdog::say(self.stuck_list("in flight".to_owned())),
-            Told::Stop(signal) => signal,
-        };
-        let step = {
-            let mut state = self.state();
-            let first = *state.signalled.get_or_insert(at);
-            state.escalation.see(signal, at.saturating_duration_since(first))
-        };
-        match (step, self.report.get()) {
-            (Step::Doubled, _) => {}
-            // All is closed: whoever still asks wants what holds the process up to be left behind.
-            (_, Some(report)) => {
-                if let Some(leave) = &self.leave {
-                    leave(report.code());
-                }
-            }
-            (Step::Begin, None) => {
-                self.begin(Reason::Signal(signal), at);
-            }
-            (Step::Force, None) => {
-                self.begin(Reason::Signal(signal), at);
-                self.force(signal, at);
-            }
-            (Step::Exit, None) => {
-                let code = 128_u8.saturating_add(signal.number());
-                self.leave_now(format!("{signal} again: leaving at once"), code);
-            }
-            (Step::Repeated, None) => {}
-        }
-    }
-
-    fn wake_at(&self) -> Option<Instant> {
-        let at = later_by(self.triggered_at()?, self.plan.watchdog_at());
-        // Once forced, all is over sooner; whoever forced is not to wait for the rest of the grace.
-        let forced = self.forced.is_fired() && self.report.get().is_none();
-        let sooner = self.deadline(Phase::Close).filter(|_| forced);
-        sooner.map_or(at, |end| at.min(later_by(end, self.plan.margin() / 2))).into()
-    }
-
-    fn tick(&self, now: Instant) {
-        if self.wake_at().is_none_or(|at| now < at) {
-            return;
-        }
-        match self.report.get() {
-            // `run` has returned and the process is still there: something holds the runtime's drop.
-            Some(report) => {
-                if let Some(leave) = &self.leave {
-                    leave(report.code());
-                }
-            }
-            None => self.leave_now("the grace period is over: leaving".to_owned(), watchdog::EXIT_CODE),
-        }
-    }
-}
-
-/// What a gate has in flight: its units where it keeps these, its items, by name.
-fn gate_lines(gate: &Gate) -> Vec<String> {
-    let mut lines = still_in_flight(gate);
-    if let Some(returns) = gate.seat().returns() {
-        lines.extend(returns.names(NAMED).into_iter().map(|item| format!("{item} of gate {}", gate.name())));
-    }
-    lines
-}
-
-/// The units of a gate that keeps names, ages and places.
-pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
-    let units = gate.try_details().unwrap_or_default();
-    let line = |unit: &crate::gate::UnitDetail| {
-        let name = unit.name.as_deref().unwrap_or("a unit");
-        let (file, line) = (unit.place.file(), unit.place.line());
-        format!(
-            "{name} of gate {}, for {}, let in at {file}:{line}",
-            gate.name(),
-            seconds(unit.since.elapsed())
-        )
-    };
-    units.iter().take(NAMED).map(line).collect()
 }
 
 /// An instant that much later, or as late as an instant can be.
 fn later_by(at: Instant, by: Duration) -> Instant {
     // tokio's own far future: 30 years.
     at.checked_add(by).unwrap_or_else(|| at + Duration::from_secs(86_400 * 365 * 30))
-}
-
-fn seconds(duration: Duration) -> String {
-    format!("{:.3} s", duration.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Takes in what was not finished and brings it back: in order, side by side, again and again until it worked.
+//! The state of an intake: who holds what, and how each item is settled.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -19,13 +18,12 @@ use crate::gate::{Gate, InFlight, Returns, Settled};
 use crate::latch::Latch;
 use crate::overrun::Overrun;
 
+mod collect;
+
+use collect::Collector;
+
 /// How many calls of a single callback run side by side when nothing is said.
 pub(super) const CALLS_AT_ONCE: usize = 64;
-/// How many items one batch holds at the most.
-const BATCH: usize = 1000;
-/// At a stop, how long to wait for more items so that they go back in their old order, and how often.
-const STRAGGLERS: Duration = Duration::from_millis(10);
-const STRAGGLER_WAITS: u32 = 5;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
@@ -153,7 +151,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn collect_in_background(self: &Arc<Self>) {
-        let collector = Collector { core: Arc::clone(self), waiting: BTreeMap::new(), ended: false };
+        let collector = Collector::new(Arc::clone(self));
         match &self.gate.seat().runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
@@ -210,18 +208,6 @@ impl<T: Send + Sync + 'static> Core<T> {
         self.settled.notify_one();
     }
 
-    /// At a stop: waits a little for items that come at the same time, so that they go back in their old order.
-    async fn stragglers(&self) {
-        for _ in 0..STRAGGLER_WAITS {
-            if !self.gate.is_cancelled() || self.book().live == 0 {
-                return;
-            }
-            if tokio::time::timeout(STRAGGLERS, self.arrived.notified()).await.is_err() {
-                return;
-            }
-        }
-    }
-
     /// Gives an item that may still be running to the callback for these.
     async fn take_over(self: Arc<Self>, item: Arc<Item<T>>, callback: Option<OneCallback<T>>) {
         let Some(callback) = callback else {
@@ -262,128 +248,6 @@ impl<T: Send + Sync + 'static> Core<T> {
                 () = self.give_up.fired() => return Err(why.unwrap_or_default()),
                 () = tokio::time::sleep(RETRY.after(failures)) => failures += 1,
             }
-        }
-    }
-
-    fn take_owed(&self) -> Vec<Owed<T>> {
-        let mut owed = std::mem::take(&mut self.book().owed);
-        owed.sort_unstable_by_key(|owed| owed.item.number);
-        owed
-    }
-
-    /// Brings items back, or loses them by name.
-    async fn bring_back(self: Arc<Self>, owed: Vec<Owed<T>>) {
-        let mut load = Load { core: &self, owed, why: None };
-        let items = |owed: &[Owed<T>]| owed.iter().map(|owed| owed.item.unfinished()).collect();
-        let done = self.until_done(|| (self.callback)(items(&load.owed))).await;
-        match done {
-            Ok(()) => {
-                for owed in std::mem::take(&mut load.owed) {
-                    self.handed(&owed.item, Some((owed.key, owed.guard)));
-                }
-            }
-            Err(why) => load.why = Some(why),
-        }
-    }
-}
-
-/// Items that are being handed back: dropped before that worked, they are lost by name.
-struct Load<'a, T: Send + Sync + 'static> {
-    core: &'a Arc<Core<T>>,
-    owed: Vec<Owed<T>>,
-    why: Option<String>,
-}
-
-impl<T: Send + Sync + 'static> Drop for Load<'_, T> {
-    fn drop(&mut self) {
-        let why = self.why.as_deref().unwrap_or("the runtime ended before it was handed back");
-        for owed in self.owed.drain(..) {
-            self.core.lose(&owed.item, Some((owed.key, owed.guard)), why);
-        }
-    }
-}
-
-/// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
-struct Collector<T: Send + Sync + 'static> {
-    core: Arc<Core<T>>,
-    /// By number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<u64, Owed<T>>,
-    /// It has come to its end: what is owed from here on is another one's.
-    ended: bool,
-}
-
-impl<T: Send + Sync + 'static> Collector<T> {
-    async fn run(mut self) {
-        let core = &Arc::clone(&self.core);
-        let at_once = match core.width {
-            Width::Single(calls) => core.config().calls.unwrap_or(calls),
-            Width::Batch => 1,
-        };
-        let mut calls = FuturesUnordered::new();
-        loop {
-            if calls.is_empty() && self.waiting.is_empty() {
-                core.stragglers().await;
-            }
-            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
-            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
-                return;
-            }
-            while calls.len() < at_once && !self.waiting.is_empty() {
-                let load = match core.width {
-                    // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
-                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
-                        .take(BATCH)
-                        .map(|(_, owed)| owed)
-                        .collect(),
-                };
-                calls.push(Arc::clone(core).bring_back(load));
-            }
-            tokio::select! {
-                biased;
-                Some(()) = calls.next() => {}
-                () = core.arrived.notified() => {}
-                () = core.give_up.fired() => {
-                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
-                        core.lose(&owed.item, Some((owed.key, owed.guard)), "its turn to be handed back did not come in time");
-                    }
-                    while calls.next().await.is_some() {}
-                    if self.is_done() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
-    fn is_done(&mut self) -> bool {
-        let mut book = self.core.book();
-        if book.owed.is_empty() {
-            book.collecting = false;
-            self.ended = true;
-        }
-        self.ended
-    }
-}
-
-impl<T: Send + Sync + 'static> Drop for Collector<T> {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        let core = &self.core;
-        let left = {
-            let mut book = core.book();
-            book.collecting = false;
-            std::mem::take(&mut book.owed)
-        };
-        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
-            core.lose(
-                &owed.item,
-                Some((owed.key, owed.guard)),
-                "the runtime ended before it was handed back",
-            );
         }
     }
 }

@@ -1,0 +1,59 @@
+//! What is in flight, in lines for people.
+
+use std::time::Duration;
+
+use super::Control;
+use crate::gate::Gate;
+
+/// How many items of an intake, or units of a gate, are named.
+const NAMED: usize = 100;
+
+impl Control {
+    /// What is in flight, a line each. It waits for no lock that work could hold for long.
+    pub(crate) fn in_flight(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(phase) = self.phase() {
+            lines.push(format!("phase {phase}"));
+        }
+        let units = self.units();
+        for unit in units.iter().filter(|unit| unit.is_running()) {
+            lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
+        }
+        for gate in self.gates() {
+            let count = gate.in_flight();
+            if count > 0 {
+                lines.push(format!("gate {}: {count} in flight", gate.name()));
+            }
+            lines.extend(gate_lines(&gate));
+        }
+        lines
+    }
+}
+
+/// What a gate has in flight: its units where it keeps these, its items, by name.
+fn gate_lines(gate: &Gate) -> Vec<String> {
+    let mut lines = still_in_flight(gate);
+    if let Some(returns) = gate.seat().returns() {
+        lines.extend(returns.names(NAMED).into_iter().map(|item| format!("{item} of gate {}", gate.name())));
+    }
+    lines
+}
+
+/// The units of a gate that keeps names, ages and places.
+pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
+    let units = gate.try_details().unwrap_or_default();
+    let line = |unit: &crate::gate::UnitDetail| {
+        let name = unit.name.as_deref().unwrap_or("a unit");
+        let (file, line) = (unit.place.file(), unit.place.line());
+        format!(
+            "{name} of gate {}, for {}, let in at {file}:{line}",
+            gate.name(),
+            seconds(unit.since.elapsed())
+        )
+    };
+    units.iter().take(NAMED).map(line).collect()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}

@@ -1,0 +1,160 @@
+//! Brings back what was not finished: in order, side by side, again and again until it worked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::super::book::Owed;
+use super::{Core, Width};
+
+/// How many items one batch holds at the most.
+const BATCH: usize = 1000;
+/// At a stop, how long to wait for more items so that they go back in their old order, and how often.
+const STRAGGLERS: Duration = Duration::from_millis(10);
+const STRAGGLER_WAITS: u32 = 5;
+
+/// Items that are being handed back: dropped before that worked, they are lost by name.
+struct Load<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
+    owed: Vec<Owed<T>>,
+    why: Option<String>,
+}
+
+impl<T: Send + Sync + 'static> Load<T> {
+    /// Brings the items back, or loses them by name.
+    async fn bring_back(mut self) {
+        let items = || self.owed.iter().map(|owed| owed.item.unfinished()).collect();
+        let done = self.core.until_done(|| (self.core.callback)(items())).await;
+        match done {
+            Ok(()) => {
+                for owed in std::mem::take(&mut self.owed) {
+                    self.core.handed(&owed.item, Some((owed.key, owed.guard)));
+                }
+            }
+            Err(why) => self.why = Some(why),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Load<T> {
+    fn drop(&mut self) {
+        let why = self.why.as_deref().unwrap_or("the runtime ended before it was handed back");
+        for owed in self.owed.drain(..) {
+            self.core.lose(&owed.item, Some((owed.key, owed.guard)), why);
+        }
+    }
+}
+
+/// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
+pub(super) struct Collector<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
+    /// By number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<u64, Owed<T>>,
+    /// It has come to its end: what is owed from here on is another one's.
+    ended: bool,
+}
+
+impl<T: Send + Sync + 'static> Collector<T> {
+    pub(super) fn new(core: Arc<Core<T>>) -> Self {
+        Collector { core, waiting: BTreeMap::new(), ended: false }
+    }
+
+    pub(super) async fn run(mut self) {
+        let core = &Arc::clone(&self.core);
+        let at_once = match core.width {
+            Width::Single(calls) => core.config().calls.unwrap_or(calls),
+            Width::Batch => 1,
+        };
+        let mut calls = FuturesUnordered::new();
+        loop {
+            if calls.is_empty() && self.waiting.is_empty() {
+                core.stragglers().await;
+            }
+            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
+            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
+                return;
+            }
+            while calls.len() < at_once && !self.waiting.is_empty() {
+                let load: Vec<Owed<T>> = match core.width {
+                    // The newest first: pushed to the front one by one, they stand in their old order.
+                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
+                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
+                        .take(BATCH)
+                        .map(|(_, owed)| owed)
+                        .collect(),
+                };
+                // Made here, so that the items are somebody's also when this is dropped before its first poll.
+                calls.push(Load { core: Arc::clone(core), owed: load, why: None }.bring_back());
+            }
+            tokio::select! {
+                biased;
+                Some(()) = calls.next() => {}
+                () = core.arrived.notified() => {}
+                () = core.give_up.fired() => {
+                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
+                        core.lose(&owed.item, Some((owed.key, owed.guard)), "its turn to be handed back did not come in time");
+                    }
+                    while calls.next().await.is_some() {}
+                    if self.is_done() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
+    fn is_done(&mut self) -> bool {
+        let mut book = self.core.book();
+        if book.owed.is_empty() {
+            book.collecting = false;
+            self.ended = true;
+        }
+        self.ended
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Collector<T> {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let core = &self.core;
+        let left = {
+            let mut book = core.book();
+            book.collecting = false;
+            std::mem::take(&mut book.owed)
+        };
+        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
+            core.lose(
+                &owed.item,
+                Some((owed.key, owed.guard)),
+                "the runtime ended before it was handed back",
+            );
+        }
+    }
+}
+
+// === impl Core ===
+
+impl<T: Send + Sync + 'static> Core<T> {
+    /// At a stop: waits a little for items that come at the same time, so that they go back in their old order.
+    async fn stragglers(&self) {
+        for _ in 0..STRAGGLER_WAITS {
+            if !self.gate.is_cancelled() || self.book().live == 0 {
+                return;
+            }
+            if tokio::time::timeout(STRAGGLERS, self.arrived.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take_owed(&self) -> Vec<Owed<T>> {
+        let mut owed = std::mem::take(&mut self.book().owed);
+        owed.sort_unstable_by_key(|owed| owed.item.number);
+        owed
+    }
+}
