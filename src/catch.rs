@@ -28,8 +28,12 @@ pub(crate) fn with_sources(error: &(dyn std::error::Error + 'static)) -> String 
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let said = error.to_string();
+        // Many an error says what its source says as well.
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
         source = error.source();
     }
     text

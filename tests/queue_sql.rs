@@ -71,6 +71,38 @@ fn told(error: &dyn Error) -> String {
 }
 
 #[tokio::test]
+async fn a_transaction_that_the_database_has_ended_by_itself_leaves_no_connection_behind_that_cannot_begin() {
+    for (dropped, connections) in [(true, 1), (false, 2)] {
+        let file = File::new();
+        let url = format!("sqlite:{}", file.dir.path().join("queue.db").display());
+        // Full after so many pages, as a disk is.
+        let small = sql::options(&url).unwrap().pragma("max_page_count", "40");
+        let pool = sql::pool().max_connections(connections).connect_with(small).await.unwrap();
+        let jobs: Sqlite<Order> = Sqlite::open(pool.clone(), sql::TABLE).await.unwrap();
+        let large = NewJob::new(id("large"), Order { items: vec!["x".repeat(1_000_000)] });
+        for _ in 0..3 {
+            let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            let full = jobs.enqueue_in(&mut tx, &large).await.unwrap_err();
+            assert!(full.source().unwrap().to_string().contains("full"), "{full:?}");
+            if dropped {
+                drop(tx);
+            } else {
+                tx.rollback().await.unwrap_err();
+            }
+        }
+        assert_eq!(jobs.enqueue(&order("small")).await.unwrap(), Enqueued::Added);
+        let claimed = jobs.claim(&me(), 1, LEASE).await.unwrap();
+        jobs.begin_drain(&me(), None).await.unwrap();
+        let stepped = jobs.step(&[claimed[0].lease.clone()], &me(), 1, LEASE).await.unwrap();
+        assert_eq!(stepped.held, [Held::Yours]);
+        assert_eq!(
+            number(&file.pool().await, "SELECT count(*) FROM winddown_jobs WHERE id = 'small'").await,
+            0
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_order_and_its_job_are_stored_both_or_neither() {
     let file = File::new();
     let (pool, jobs) = file.open().await;

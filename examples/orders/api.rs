@@ -103,7 +103,7 @@ fn changes(api: Api, id: String) -> impl Stream<Item = Result<Event, Infallible>
                 Ok(Some(now)) => now,
                 Ok(None) => return None,
                 Err(why) => {
-                    tracing::error!(order = id, error = why, "the order cannot be read");
+                    tracing::error!(order = id, error = %why, "the order cannot be read");
                     return None;
                 }
             };
@@ -144,6 +144,15 @@ fn unknown(id: &str) -> Response {
 }
 
 fn failed(why: &BoxError) -> Response {
-    tracing::error!(error = %why, "a request failed");
-    (StatusCode::INTERNAL_SERVER_ERROR, error(&why.to_string())).into_response()
+    let mut text = why.to_string();
+    let mut source = why.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    tracing::error!(error = text, "a request failed");
+    (StatusCode::INTERNAL_SERVER_ERROR, error(&text)).into_response()
 }

@@ -14,7 +14,6 @@ use std::process::ExitCode;
 
 use axum::Router;
 use options::Options;
-use sqlx::sqlite::SqlitePoolOptions;
 use store::Store;
 use winddown::queue::sql;
 use winddown::{Report, ShutdownCoordinator, pool, queue, server, signal};
@@ -39,7 +38,7 @@ async fn main() -> ExitCode {
         Err(error) => return refuse(&error.to_string()),
     };
     if options.plan {
-        print(&format!("{}\n", shutdown.plan()));
+        print(&shutdown.plan().to_string());
         return ExitCode::SUCCESS;
     }
     // Now rather than at the end, when there would be no second chance; what an earlier stop left there stays for now.
@@ -47,7 +46,7 @@ async fn main() -> ExitCode {
         return refuse(&error);
     }
     log_to_stderr();
-    eprint(&format!("{}\n", shutdown.plan()));
+    eprint(&shutdown.plan().to_string());
 
     let report_to = options.report.clone();
     let report = shutdown.run_with(async |shutdown| set_up(shutdown, options).await).await;
@@ -63,7 +62,7 @@ async fn main() -> ExitCode {
 
 async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<(), winddown::BoxError> {
     let file = sql::options(&options.database)?;
-    let connect = SqlitePoolOptions::new().max_connections(4).connect_with(file);
+    let connect = sql::pool().max_connections(4).connect_with(file);
     let db = shutdown.start(format!("database {}", options.database), connect).await?;
     shutdown.add(pool::close("database", db.clone()));
     let store = shutdown.start("store", Store::open(db)).await?;

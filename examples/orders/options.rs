@@ -7,7 +7,7 @@ use std::time::Duration;
 use winddown::{Budget, parse_duration};
 
 pub const HELP: &str = "\
-orders: takes orders over HTTP, fulfils them in three steps, and stops without losing one
+orders: takes orders over HTTP, fulfils them in three steps, and loses none
 
 usage: orders [options]
 
@@ -24,7 +24,8 @@ usage: orders [options]
   --plan             print the plan of a stop, and end
   --help             print this, and end
 
-durations are like 500ms, 8s, 1m30s; what is not given is divided from the grace period
+Durations are like 500ms, 8s, 1m30s. What is not given is divided from the
+grace period. SIGTERM or Ctrl+C stops it; twice: now; three times: at once.
 ";
 
 pub struct Options {
@@ -70,7 +71,7 @@ impl Options {
                 "--listen" => options.listen = read(&name, &value()?, "an address like 127.0.0.1:8080")?,
                 "--database" => options.database = database(value()?)?,
                 "--workers" => options.workers = workers(&value()?)?,
-                "--lease" => options.lease = lease(duration(&name, &value()?)?)?,
+                "--lease" => options.lease = lease(&name, &value()?)?,
                 "--grace" => options.budget = budget.grace(duration(&name, &value()?)?),
                 "--unready" => options.budget = budget.unready(duration(&name, &value()?)?),
                 "--drain" => options.budget = budget.drain(duration(&name, &value()?)?),
@@ -113,13 +114,14 @@ fn workers(value: &str) -> Result<usize, String> {
     }
 }
 
-fn lease(lease: Duration) -> Result<Duration, String> {
+fn lease(name: &str, value: &str) -> Result<Duration, String> {
     // It is renewed at a third of its length: shorter ones would be lost to a slow disk.
     const SHORTEST: Duration = Duration::from_secs(1);
     const LONGEST: Duration = Duration::from_secs(86_400);
+    let lease = duration(name, value)?;
     if (SHORTEST..=LONGEST).contains(&lease) {
         Ok(lease)
     } else {
-        Err(format!("--lease takes from 1s to 24h, and {lease:?} is not in there"))
+        Err(format!("{name} takes from 1s to 24h, and {value:?} is not in there"))
     }
 }

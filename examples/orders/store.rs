@@ -94,7 +94,6 @@ pub struct Store {
 impl Store {
     pub async fn open(pool: SqlitePool) -> Result<Self, BoxError> {
         let jobs = Sqlite::open(pool.clone(), sql::TABLE).await?;
-        // One that would write: a database that can only be read is refused here, not at the first order.
         let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
         for (table, create, read) in TABLES {
             sqlx::query(create).execute(&mut *tx).await?;
@@ -104,6 +103,8 @@ impl Store {
         for create in INDEXES {
             sqlx::query(create).execute(&mut *tx).await?;
         }
+        // Asks to write, and writes nothing: a database that can only be read is refused here, not at the first order.
+        sqlx::query("DELETE FROM effects WHERE 0").execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(Store { pool, jobs, changes: Arc::new(watch::Sender::new(0)) })
     }

@@ -5,13 +5,12 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sqlx::SqlitePool;
 //! use winddown::queue::{sql::{self, Sqlite}, NewJob, Owner, Queue};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let url = format!("sqlite:{}", dir.path().join("orders.db").display());
-//! let pool = SqlitePool::connect_with(sql::options(&url)?).await?;
+//! let pool = sql::pool().connect_with(sql::options(&url)?).await?;
 //! let jobs: Sqlite<String> = Sqlite::open(pool.clone(), sql::TABLE).await?;
 //! # sqlx::query("CREATE TABLE orders (id TEXT)").execute(&pool).await?;
 //! # sqlx::query("CREATE TABLE effects (id TEXT)").execute(&pool).await?;
@@ -37,7 +36,8 @@
 //!
 //! [`options`] are the ones to start from: a write-ahead log, so that readers never wait; `synchronous = FULL`, so that what was
 //! answered survives a loss of power (`NORMAL` survives the death of the process, and is faster where disks are slow); a busy
-//! timeout, since one writer at a time is let in. A database in memory is another one for each connection: give its pool one.
+//! timeout, since one writer at a time is let in. [`pool`] is the pool to start from: it lends no connection whose transaction the
+//! database has ended by itself, as it does when the disk is full. A database in memory is another one for each connection: give its pool one.
 //!
 //! # The table
 //!
@@ -54,8 +54,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
-use sqlx::SqlitePool;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{Connection, SqlitePool};
 use tokio::sync::watch;
 
 use self::statements::Statements;
@@ -126,6 +128,29 @@ pub fn options(url: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(Duration::from_secs(5)))
+}
+
+/// The pool for a queue: sqlx's own, and it closes a connection that comes back with a transaction that cannot be ended.
+///
+/// SQLite rolls back by itself when the disk is full or cannot be read. sqlx then still counts a transaction, and a pool
+/// without this lends that connection again: `BEGIN IMMEDIATE` fails on it for ever, and what is written on it after a plain
+/// `begin` may never be committed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use winddown::queue::sql;
+///
+/// let pool = sql::pool().max_connections(4).connect_with(sql::options("sqlite::memory:")?).await?;
+/// # Ok(()) }
+/// ```
+pub fn pool() -> SqlitePoolOptions {
+    SqlitePoolOptions::new().after_release(|conn, _| {
+        Box::pin(async move {
+            // Behind the rollback of a transaction that was dropped: only then is the count what it stays.
+            conn.ping().await?;
+            Ok(!conn.is_in_transaction())
+        })
+    })
 }
 
 // === impl Sqlite ===

@@ -206,12 +206,16 @@ async fn a_full_disk_is_answered_loses_nothing_and_does_not_keep_it_from_stoppin
     let exit = service.term().await;
     exit.assert_within(Duration::from_secs(4)).assert_line("stopped: SIGTERM");
     assert!(matches!(exit.code, Some(0 | 1)), "{exit}");
+    for line in exit.stderr.lines() {
+        assert!(line.matches("(code: ").count() <= 1, "each cause is said once: {line}");
+    }
 
     let service = place.start(["--lease", "1s"]).await;
     service.until_done(u64::from(accepted)).await;
     service.term().await.assert_code(0);
     place.assert_done_once(i64::from(accepted)).await;
-    assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
+    // What could not write its effect has failed once; it was not given up for that.
+    assert!(place.number("SELECT max(attempts) FROM orders").await <= 1);
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ async fn a_budget_that_does_not_fit_is_refused_with_the_ladder_and_the_rung() {
     ] {
         let exit = run(args).await;
         assert_refused(&exit, &[rung]);
-        for phase in ["grace", "unready", "drain", "requeue", "close", "kill"] {
+        for phase in ["unready", "drain", "requeue", "close", "kill"] {
             assert!(exit.stderr.lines().skip(1).any(|line| line.contains(phase)), "{phase}: {exit}");
         }
     }

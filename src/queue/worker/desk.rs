@@ -107,7 +107,11 @@ pub(super) fn with_sources(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text = format!("{text}: {error}");
+        let said = error.to_string();
+        // Many an error says what its source says as well.
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
         source = error.source();
     }
     text
