@@ -41,19 +41,22 @@ async fn two_processes_share_the_work_and_do_none_of_it_twice() {
         tokio::spawn(async move {
             let mut client = Client::connect(address).await.expect("a connection");
             for number in 0..EACH {
-                let answer = client.post(order(&format!("{name}{number}"), 150)).await.expect("an answer");
+                // The first are long, so that they are seen at work.
+                let work_ms = if number < 4 { 3_000 } else { 150 };
+                let order = order(&format!("{name}{number}"), work_ms);
+                let answer = client.post(order).await.expect("an answer");
                 assert_eq!(answer.status, 202, "{answer:?}");
             }
         })
     };
     let placed = (placing(&one, "a"), placing(&two, "b"));
-    placed.0.await.expect("placed");
-    placed.1.await.expect("placed");
     // Both see all, and both work: more is under way than one of them has workers for.
     let busy = async || one.stats().await["working"].as_i64() > Some(4);
     eventually("both work", busy).await;
-    assert_eq!(two.post(order("a0", 150)).await.status, 200);
-    assert_eq!(two.post(order("a0", 151)).await.status, 409);
+    placed.0.await.expect("placed");
+    placed.1.await.expect("placed");
+    assert_eq!(two.post(order("a0", 3_000)).await.status, 200);
+    assert_eq!(two.post(order("a0", 3_001)).await.status, 409);
     // One of them stops in the middle, and the other does the rest.
     one.term().await.assert_code(0);
     two.until_done(u64::from(2 * EACH)).await;
@@ -233,7 +236,7 @@ async fn a_disk_that_has_room_again_is_used_again() {
     let disk = place.path("disk").display().to_string();
     let url = format!("sqlite:{disk}/orders.db");
     let small =
-        "mount -t tmpfs -o size=3m none \"$0\" && head -c 1000000 /dev/zero >\"$0/ballast\" && exec \"$@\"";
+        "mount -t tmpfs -o size=24m none \"$0\" && head -c 22000000 /dev/zero >\"$0/ballast\" && exec \"$@\"";
     let orders = Process::new("unshare").args(["-m", "sh", "-c", small, &disk, &example()]);
     let service =
         Service::start(clean(orders.args(["--listen", "127.0.0.1:0", "--database", &url, "--grace", "4s"])))

@@ -52,7 +52,8 @@ async fn place_all(service: &Service) {
     clients.join_all().await;
 }
 
-async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, interrupts: bool) {
+/// Stops it among 200 orders, after so many longer ones were begun; returns how many were interrupted.
+async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, longer: u32) -> u64 {
     let place = Place::new();
     let file = place.path("report.json").display().to_string();
     let length = format!("{}ms", unready.unwrap_or_default().as_millis());
@@ -63,6 +64,10 @@ async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, interrupt
     let service = place.start(args).await;
     let began = Instant::now();
     let asking = tokio::spawn(keep_asking(service.address, order("o0", 300)));
+    for number in 0..longer {
+        service.place(&format!("longer{number}"), 8_000).await;
+        service.until(&format!("longer{number}"), "working").await;
+    }
     place_all(&service).await;
     tokio::time::sleep(Duration::from_secs(1).saturating_sub(began.elapsed())).await;
     let told = Instant::now();
@@ -82,33 +87,38 @@ async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, interrupt
     let gates = report["gates"].as_array().expect("gates");
     let gate = gates.iter().find(|gate| gate["name"] == "orders").expect("a gate for orders");
     let interrupted = gate["handed_back"].as_u64().expect("a count");
-    assert!(interrupted <= 8 && (interrupted > 0 || !interrupts), "{exit}");
+    assert!(interrupted <= 8, "{exit}");
     assert_eq!(gate["lost"], 0);
 
     let service = place.start([]).await;
-    service.until_done(ORDERS.into()).await;
+    let orders = ORDERS + longer;
+    service.until_done(orders.into()).await;
     let stats = service.stats().await;
     assert_eq!((&stats["interruptions"], &stats["crashes"]), (&interrupted.into(), &0.into()), "{exit}");
     service.term().await.assert_code(0);
-    place.assert_done_once(ORDERS.into()).await;
+    place.assert_done_once(orders.into()).await;
     assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
     let counted = place.number("SELECT sum(interruptions) FROM orders").await;
     assert_eq!(u64::try_from(counted), Ok(interrupted));
+    interrupted
 }
 
 #[tokio::test]
 async fn a_stop_in_the_middle_of_200_orders_loses_none_and_does_none_twice() {
-    stopped_in_the_middle(None, "1s", false).await;
+    stopped_in_the_middle(None, "1s", 0).await;
 }
 
 #[tokio::test]
 async fn orders_that_are_longer_than_the_drain_are_interrupted_and_use_up_no_attempt() {
-    stopped_in_the_middle(None, "50ms", true).await;
+    for (drain, longer) in [("50ms", 2), ("200ms", 3)] {
+        let interrupted = stopped_in_the_middle(None, drain, longer).await;
+        assert!(interrupted >= u64::from(longer), "{interrupted} with a drain of {drain}");
+    }
 }
 
 #[tokio::test]
 async fn everything_is_answered_until_intake_stops() {
-    stopped_in_the_middle(Some(Duration::from_millis(400)), "1s", false).await;
+    stopped_in_the_middle(Some(Duration::from_millis(400)), "1s", 0).await;
 }
 
 /// Kills it again and again, while a client that does not give up places its orders.
