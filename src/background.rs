@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::budget::LONGEST;
 use crate::coordinator::{Component, ShutdownCoordinator};
 #[cfg(doc)]
 use crate::handle::ShutdownHandle;
@@ -54,9 +55,7 @@ pub struct Every<F> {
 }
 
 const IDLE: Duration = Duration::from_secs(1);
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// What no period or delay goes beyond, so that an instant can still be that much later.
-const LONGEST: Duration = Duration::from_secs(86_400 * 365);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Runs `step` again and again; it ends between two steps, never inside one.
@@ -82,9 +81,7 @@ where
     Fut: Future + Send + 'static,
     Fut::Output: StepOutput,
 {
-    let (min, max) = BACKOFF;
-    let backoff = Backoff::new(min, max);
-    Repeat { name: name.into(), step, idle: IDLE, backoff, limit: None, last_pass: false }
+    Repeat { name: name.into(), step, idle: IDLE, backoff: BACKOFF, limit: None, last_pass: false }
 }
 
 /// Runs `job` once in a `period` (at least 1 ms), for the first time when one has passed.
@@ -119,11 +116,11 @@ impl<F> Repeat<F> {
         self
     }
 
-    /// How long to wait after an error or a panic: `min` (at least 1 ms) at first, twice as long with each that follows, `max` at the
-    /// most. From 100 ms to 30 s when not given.
-    pub fn backoff(mut self, min: Duration, max: Duration) -> Self {
-        let min = min.clamp(SHORTEST, LONGEST);
-        self.backoff = Backoff::new(min, max.clamp(min, LONGEST));
+    /// How long to wait after an error or a panic: `first` (at least 1 ms), twice that with each that follows, `longest` at
+    /// the most; 100 ms and 30 s when not given.
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        let first = first.clamp(SHORTEST, LONGEST);
+        self.backoff = Backoff::new(first, longest.clamp(first, LONGEST));
         self
     }
 

@@ -1,4 +1,4 @@
-//! How long to wait before the next try.
+//! The waits between tries.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -26,7 +26,7 @@ impl Backoff {
         whole - whole.mul_f64(random as f64 / f64::from(u32::MAX) / 2.0)
     }
 
-    /// After that many failures before this one.
+    /// The wait after a failure, with that many failures right before it.
     pub(crate) fn after(self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)

@@ -14,16 +14,13 @@ pub use self::error::BudgetError;
 pub use self::grace::Grace;
 pub use self::plan::Plan;
 
-pub(crate) use self::duration::Human;
+pub(crate) use self::duration::{Human, LONGEST};
 
 use self::grace::Granted;
 use self::table::{Rungs, divide};
 
 /// The grace that is assumed where nothing better is known.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-
-/// A grace beyond this is a mistake, and would be too long to add to an instant.
-const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What `Requeue` and `Close` have together once forced.
 const FORCED: Duration = Duration::from_secs(2);
@@ -218,9 +215,9 @@ impl Budget {
                 "it must be more than 0 s",
             ));
         }
-        if grace > LONGEST_GRACE {
+        if grace > LONGEST {
             let why = "it must be at most 8760 h, a year";
-            return Err(BudgetError::bounded(self.grace_name(), grace, LONGEST_GRACE, why));
+            return Err(BudgetError::bounded(self.grace_name(), grace, LONGEST, why));
         }
         if prestop >= grace {
             let whole = Granted { prestop: Duration::ZERO, ..self.granted };

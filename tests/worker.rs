@@ -395,7 +395,7 @@ async fn a_job_beyond_its_task_limit_has_failed() {
         sleep(ms(2_000)).await;
         assert_eq!(does.runs()[0].to.unwrap() - does.runs()[0].from, ms(limit));
         let dead = jobs.dead_letters(10).await.unwrap();
-        assert_eq!(dead[0].reason, format!("it took longer than its limit of {:?}", ms(limit)));
+        assert_eq!(dead[0].reason, format!("it took longer than its task_limit of {limit} ms"));
         running.stop_after(ms(0)).await;
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::budget::Human;
 use crate::catch::caught;
 use crate::coordinator::ShutdownCoordinator;
 use crate::error::BoxError;
@@ -110,7 +111,7 @@ impl Runner {
             let output = match self.limit {
                 Some(limit) => tokio::time::timeout(limit, step)
                     .await
-                    .map_err(|_| format!("it was not done within its limit of {limit:?}"))?,
+                    .map_err(|_| format!("it took longer than its task_limit of {}", Human(limit)))?,
                 None => step.await,
             };
             more = output.into_step()?;
@@ -122,7 +123,7 @@ impl Runner {
         }
         self.counts.0.failed.fetch_add(1, Ordering::Relaxed);
         let error = error.unwrap_or_default();
-        tracing::warn!(target: "winddown", name = %self.name, %outcome, error, "step.failed");
+        tracing::warn!(target: "winddown", task = %self.name, %outcome, error, "step.failed");
         Err(error)
     }
 

@@ -4,6 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+/// What no length of time that a user gives goes beyond, so that an instant can still be that much later: a year.
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 const UNITS: [(&str, u128); 4] =
     [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000)];
 

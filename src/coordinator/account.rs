@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{ShutdownCoordinator, Task};
+use crate::budget::Human;
 use crate::gate::Gate;
 use crate::handle::control::{Control, still_in_flight};
 use crate::handle::unit::Unit;
@@ -138,9 +139,9 @@ fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Ve
         let unfinished: usize = gates.iter().map(|gate| gate.handed_back + gate.lost).sum();
         let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
         advice.push(format!(
-            "the drain of {:.1} s was too short for {unfinished} of {held}: grant a longer grace period, make work \
+            "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
              shorter, or let it stop between steps with checkpoint()",
-            control.plan.drain_limit().as_secs_f64()
+            Human(control.plan.drain_limit())
         ));
     }
     if overdue(Phase::Requeue) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{HandBack, Owner, Queue};
 use crate::backoff::Backoff;
+use crate::budget::{Human, LONGEST};
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
 mod desk;
@@ -110,7 +111,7 @@ impl<Q, H> Work<Q, H> {
     /// For how long a job is claimed at a time; 30 s when not given, at least 50 ms. It is renewed after a third of that, so that it
     /// says how soon a job is free again whose process has crashed, not how long a job may take.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.max(SHORTEST_LEASE);
+        self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST);
         self
     }
 
@@ -232,7 +233,7 @@ async fn keep<Q: Queue>(desk: Arc<Desk<Q>>, job: Unfinished<Leased<Q::Item>>) ->
     if held.iter().any(|held| !held.is_yours()) {
         desk.tell_lost(&job.lease, "while it would not stop");
     }
-    tracing::warn!(target: "winddown", queue = desk.name, job = %job.lease.id, lease = ?length, "job.still_running");
+    tracing::warn!(target: "winddown", queue = desk.name, job = %job.lease.id, lease = %Human(length), "job.still_running");
     desk.flights.kept(job.flight());
     Ok(())
 }

@@ -17,11 +17,12 @@ use tower_service::Service;
 use super::listener::{Listener, Trouble, accept_now};
 use super::peer::Peer;
 use super::{Limits, connection};
+use crate::backoff::Backoff;
+use crate::budget::Human;
 use crate::{BoxError, Gate, Keeper, ShutdownHandle};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often the backlog is tried again when there is a shortage, with [`FIRST_PAUSE`] between.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+/// How often the backlog is tried again when there is a shortage, with the first pause between.
 const LAST_TRIES: u32 = 40;
 
 pub(super) struct Accepting<S> {
@@ -63,7 +64,7 @@ where
     async fn accept(&mut self, listener: &TcpListener, keeper: &Keeper, connections: &mut JoinSet<()>) {
         let places = Arc::new(Semaphore::new(self.limits.connections));
         let mut stopping = pin!(self.gate.stopping());
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             let next = async {
                 // Never closed, so that there is always a place in the end.
@@ -79,7 +80,7 @@ where
                 }
                 accepted = next => match accepted {
                     Ok((stream, place)) => {
-                        pause = FIRST_PAUSE;
+                        failures = 0;
                         self.start(stream, place, keeper, connections);
                         continue;
                     }
@@ -89,13 +90,14 @@ where
             if Trouble::of(&error) == Trouble::Connection {
                 continue;
             }
-            tracing::warn!(target: "winddown", gate = self.gate.name(), %error, ?pause, "accept.failed");
+            let pause = PAUSE.after(failures);
+            tracing::warn!(target: "winddown", gate = self.gate.name(), %error, pause = %Human(pause), "accept.failed");
             tokio::select! {
                 biased;
                 () = &mut stopping => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            failures = failures.saturating_add(1);
         }
     }
 
@@ -114,7 +116,7 @@ where
                 }
                 Err(_) => {
                     tries += 1;
-                    tokio::time::sleep(FIRST_PAUSE).await;
+                    tokio::time::sleep(PAUSE.after(0)).await;
                 }
             }
         }

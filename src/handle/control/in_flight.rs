@@ -1,8 +1,7 @@
 //! What is in flight, in lines for people.
 
-use std::time::Duration;
-
 use super::Control;
+use crate::budget::Human;
 use crate::gate::Gate;
 
 /// How many items of an intake, or units of a gate, are named.
@@ -17,7 +16,7 @@ impl Control {
         }
         let units = self.units();
         for unit in units.iter().filter(|unit| unit.is_running()) {
-            lines.push(format!("{} {}, for {}", unit.kind, unit.name, seconds(unit.ran())));
+            lines.push(format!("{} {}, for {:.3}", unit.kind, unit.name, Human(unit.ran())));
         }
         for gate in self.gates() {
             let count = gate.in_flight();
@@ -46,14 +45,10 @@ pub(crate) fn still_in_flight(gate: &Gate) -> Vec<String> {
         let name = unit.name.as_deref().unwrap_or("a unit");
         let (file, line) = (unit.place.file(), unit.place.line());
         format!(
-            "{name} of gate {}, for {}, let in at {file}:{line}",
+            "{name} of gate {}, for {:.3}, let in at {file}:{line}",
             gate.name(),
-            seconds(unit.since.elapsed())
+            Human(unit.since.elapsed())
         )
     };
     units.iter().take(NAMED).map(line).collect()
-}
-
-fn seconds(duration: Duration) -> String {
-    format!("{:.3} s", duration.as_secs_f64())
 }

@@ -1,6 +1,5 @@
 //! What the parts of a worker share.
 
-use std::error::Error;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use super::Options;
 use super::flight::Flights;
 use crate::ShutdownHandle;
 use crate::backoff::Backoff;
+use crate::catch::with_sources;
 use crate::queue::{Lease, Owner, QueueError};
 
 pub(super) struct Desk<Q> {
@@ -100,19 +100,4 @@ impl<Q> Desk<Q> {
     pub(super) fn tell_lost(&self, lease: &Lease, when: &str) {
         tracing::warn!(target: "winddown", queue = self.name, job = %lease.id, epoch = lease.epoch, when, "lease.lost");
     }
-}
-
-/// An error with everything behind it, on one line.
-pub(super) fn with_sources(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let said = error.to_string();
-        // Many an error says what its source says as well.
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        source = error.source();
-    }
-    text
 }

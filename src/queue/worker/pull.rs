@@ -1,6 +1,5 @@
 //! The loop that claims and acks, and what is done with one job.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,10 +12,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::DropGuard;
 
-use super::desk::{Desk, with_sources};
+use super::desk::Desk;
 use super::flight::{Leased, Stage};
 use super::handler::Handler;
 use super::renew::usable;
+use crate::backoff::Backoff;
+use crate::budget::Human;
+use crate::catch::{panic_message, with_sources};
 use crate::queue::{Claimed, HandBack, Held, Lease, Queue};
 use crate::{Cx, Done, Intake, Job};
 
@@ -25,8 +27,7 @@ const BATCH: usize = 1000;
 /// Handed back that often, a job is longer than the drain.
 const INTERRUPTED_OFTEN: u32 = 3;
 /// How long to leave a queue alone that says that it has something, and then has nothing.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(250));
 
 /// How a handler came to its end.
 enum End {
@@ -197,8 +198,8 @@ async fn one<Q, H>(
             finish(&desk, job);
         }
         Done::Overran(job) => {
-            let limit = desk.options.task_limit.unwrap_or_default();
-            fail(&desk, job, &format!("it took longer than its limit of {limit:?}")).await;
+            let limit = Human(desk.options.task_limit.unwrap_or_default());
+            fail(&desk, job, &format!("it took longer than its task_limit of {limit}")).await;
         }
         // The intake brings it back, and the flight ends there.
         Done::HandedBack(_) => {}
@@ -230,7 +231,7 @@ where
         Ok(Err(error)) => End::Failed(with_sources(&*error.into())),
         // While the program stops it may be the stop that it fell over: it goes back, and no attempt is used.
         Err(panic) if cx.is_stopping() => std::panic::resume_unwind(panic),
-        Err(panic) => End::Failed(format!("it panicked: {}", message(&*panic))),
+        Err(panic) => End::Failed(format!("it panicked: {}", panic_message(&*panic))),
     }
 }
 
@@ -244,7 +245,7 @@ async fn fail<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>, reason: &str)
         desk.until_heard(|| desk.queue.dead_letter(lease, reason)).await
     } else {
         let delay = desk.options.backoff.scattered(job.attempts);
-        tracing::warn!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, ?delay, "job.failed");
+        tracing::warn!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, delay = %Human(delay), "job.failed");
         desk.until_heard(|| desk.queue.nack(lease, delay, reason)).await
     };
     // Repeated, it is lost also where the call before had been done and only its answer was lost.
@@ -259,14 +260,6 @@ fn finish<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>) {
     desk.flights.settled(job.flight());
     // Too late is no news: it was kept as still running, and the callback for that has seen that it is settled.
     let _ = job.finish();
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&'static str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "without words",
-    }
 }
 
 // === impl Appetite ===
@@ -285,7 +278,7 @@ impl Appetite {
         // The first may have been taken by somebody else; a queue that goes on saying so is not to be asked in a circle.
         let pause = match self.empty {
             0 => Duration::ZERO,
-            empty => FIRST_PAUSE.saturating_mul(1 << empty.min(16)).min(LONGEST_PAUSE),
+            empty => PAUSE.after(empty - 1),
         };
         self.empty = self.empty.saturating_add(1);
         self.not_before = Instant::now() + pause;
