@@ -30,6 +30,7 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use crate::budget::LONGEST;
 use crate::{BoxError, Component, Gate, Phase, Readiness, ShutdownCoordinator};
 
 mod accept;
@@ -73,7 +74,7 @@ struct Limits {
     write_stall: Duration,
     idle_grace: Duration,
     head_grace: Duration,
-    forced: Duration,
+    cancel_grace: Duration,
 }
 
 /// Serves a tower service on a listener: HTTP/1 and, where the client starts with it, HTTP/2.
@@ -138,7 +139,7 @@ impl<S> Server<S> {
     /// How long an HTTP/1 request's head may take from its first byte, and a new connection until that byte; 30 s when not
     /// given. Then 408, or for a silent peer the end.
     pub fn head_limit(mut self, limit: Duration) -> Self {
-        self.limits.head = limit;
+        self.limits.head = limit.min(LONGEST);
         self
     }
 
@@ -153,38 +154,38 @@ impl<S> Server<S> {
     /// It has to be longer than the idle limit of whatever balancer is in front, or that sends requests into a close; the
     /// longest that is common is 600 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
-        self.limits.keep_alive = limit;
+        self.limits.keep_alive = limit.min(LONGEST);
         self
     }
 
     /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given.
     pub fn ping(mut self, interval: Duration) -> Self {
-        self.limits.ping = interval;
+        self.limits.ping = interval.min(LONGEST);
         self
     }
 
     /// How long a peer may read nothing of what is sent to it; 60 s when not given. Then it is cut.
     pub fn write_stall(mut self, limit: Duration) -> Self {
-        self.limits.write_stall = limit;
+        self.limits.write_stall = limit.min(LONGEST);
         self
     }
 
     /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
     pub fn idle_grace(mut self, grace: Duration) -> Self {
-        self.limits.idle_grace = grace;
+        self.limits.idle_grace = grace.min(LONGEST);
         self
     }
 
     /// At the stop: how long the rest of a partial head may take; 1 s when not given. Then 408. HTTP/2 peers without a
     /// running stream get as long to answer the GOAWAY.
     pub fn head_grace(mut self, grace: Duration) -> Self {
-        self.limits.head_grace = grace;
+        self.limits.head_grace = grace.min(LONGEST);
         self
     }
 
     /// When the drain is over: how long requests still have to come to an end before they are cut; 100 ms when not given.
-    pub fn forced(mut self, window: Duration) -> Self {
-        self.limits.forced = window;
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.limits.cancel_grace = grace.min(LONGEST);
         self
     }
 }
@@ -227,7 +228,7 @@ where
                 None => Ok(()),
             }
         };
-        // Cooperative: its connections get the forced window, and are counted by state.
+        // Cooperative: its connections get their `cancel_grace`, and are counted by state.
         shutdown.spawn(self.name, accepting).cooperative();
         gate
     }
@@ -257,7 +258,7 @@ impl Default for Limits {
             write_stall: Duration::from_secs(60),
             idle_grace: Duration::from_millis(250),
             head_grace: Duration::from_secs(1),
-            forced: Duration::from_millis(100),
+            cancel_grace: Duration::from_millis(100),
         }
     }
 }

@@ -29,7 +29,7 @@ enum Stage {
     /// Intake has stopped.
     Stopping,
     /// The drain is over.
-    Forced,
+    Cancelled,
 }
 
 /// What a time limit is of.
@@ -42,7 +42,7 @@ enum Due {
     /// An HTTP/2 peer's answer to the GOAWAY.
     Silent,
     /// All of it.
-    Forced,
+    Cancelled,
 }
 
 /// The one timer of a connection. It is set again only where the state asks for another limit, so that a request that
@@ -86,7 +86,7 @@ where
                     clock.due = None;
                 }
                 if stage == Stage::Stopping && cancelled.as_mut().poll(cx).is_ready() {
-                    stage = Stage::Forced;
+                    stage = Stage::Cancelled;
                     if peer.close_now() {
                         continue;
                     }
@@ -113,7 +113,7 @@ where
                     }
                     (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
                     (Some(Due::Head | Due::Idle), _) => {}
-                    (Some(Due::Silent | Due::Forced), _) => {
+                    (Some(Due::Silent | Due::Cancelled), _) => {
                         peer.cut();
                         return Poll::Ready(None);
                     }
@@ -163,7 +163,7 @@ impl Limits {
     /// What the state of the peer is limited by; nothing while a request is in progress, until the drain is over.
     fn due(&self, stage: Stage, peer: &Peer) -> Option<(Due, Duration)> {
         match (stage, peer.state()) {
-            (Stage::Forced, _) => Some((Due::Forced, self.forced)),
+            (Stage::Cancelled, _) => Some((Due::Cancelled, self.cancel_grace)),
             (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
             (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
             (Stage::Stopping, State::Head) => Some((Due::Head, self.head_grace)),
