@@ -123,11 +123,12 @@ impl ShutdownCoordinator {
     fn begin_work(&mut self) {
         let plan = &self.control.plan;
         for warning in plan.warnings() {
-            tracing::warn!(target: "winddown", "{warning}");
+            tracing::warn!(target: "winddown", warning, "budget.warning");
         }
         if plan.deadline(Phase::Unready, None, None).is_zero() {
             for hook in self.hooks.iter().filter(|hook| hook.phase == Phase::Unready) {
-                tracing::warn!(target: "winddown", hook = %hook.name, "a hook of phase unready has no time: unready is 0");
+                tracing::warn!(target: "winddown", hook = %hook.name, warning = "a hook of phase unready has no time: unready is 0",
+                    "budget.warning");
             }
         }
         tracing::info!(target: "winddown", signals = self.caught, grace = %Human(plan.kill()), "shutdown.ready");

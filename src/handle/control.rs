@@ -326,7 +326,7 @@ impl Control {
             }
         });
         if let Err(error) = thread {
-            tracing::error!(target: "winddown", %error, "no watchdog");
+            tracing::error!(target: "winddown", %error, "watchdog.failed");
         }
     }
 

@@ -1,3 +1,5 @@
+//! Makes the table, or makes sure that it is one of ours.
+
 use sqlx::{Connection, SqliteConnection, SqlitePool};
 
 use super::OpenError;
@@ -34,7 +36,7 @@ pub(super) async fn open(pool: &SqlitePool, table: &str) -> Result<Statements, O
     }
     if let Err(error) = bury_misfits(&say, &mut conn).await {
         // They are in nobody's way, only out of sight; a database that can only be read must still open.
-        tracing::warn!(table, %error, "rows of an unknown state were left as they are");
+        tracing::warn!(target: "winddown", table, %error, "jobs.unknown_state");
     }
     Ok(say)
 }
@@ -96,7 +98,7 @@ async fn bury_misfits(say: &Statements, conn: &mut SqliteConnection) -> Result<(
     let any: Vec<bool> = sqlx::query_scalar(say.has_misfits.sql()).fetch_all(&mut *conn).await?;
     if any.first() == Some(&true) {
         let buried = sqlx::query(say.bury_misfits.sql()).execute(conn).await?.rows_affected();
-        tracing::warn!(table = say.table, buried, "rows of an unknown state are dead letters now");
+        tracing::warn!(target: "winddown", table = say.table, dead = buried, "jobs.unknown_state");
     }
     Ok(())
 }

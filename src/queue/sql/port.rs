@@ -1,3 +1,5 @@
+//! The port, on statements of SQLite.
+
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -136,10 +138,9 @@ impl<T: DeserializeOwned> Sqlite<T> {
         let mut claimed: Vec<Claimed<T>> = Vec::with_capacity(rows.len());
         for row in &rows {
             if row.try_get("state").is_ok_and(|state: &str| state == "dead") {
-                tracing::warn!(
-                    job = row.try_get::<&str, _>("id").ok(),
-                    "a job that crashes its holders was given up"
-                );
+                let (job, reason) =
+                    (row.try_get::<&str, _>("id").ok(), row.try_get::<&str, _>("reason").ok());
+                tracing::error!(target: "winddown", table = self.say.table, job, reason, "job.dead");
                 continue;
             }
             match row::claimed(row, owner) {
@@ -161,11 +162,11 @@ impl<T: DeserializeOwned> Sqlite<T> {
             .bind(owner.as_str().to_owned());
         match bury.execute(conn).await {
             Ok(_) => {
-                tracing::warn!(table = self.say.table, seq, reason, "a job that cannot be read was given up")
+                tracing::error!(target: "winddown", table = self.say.table, seq, reason, "job.dead")
             }
             // It is claimed and nobody renews it: the next to claim it after its lease tries again.
             Err(error) => {
-                tracing::warn!(table = self.say.table, seq, reason, %error, "a job that cannot be read is in the way")
+                tracing::error!(target: "winddown", table = self.say.table, seq, reason, %error, "job.unreadable")
             }
         }
     }

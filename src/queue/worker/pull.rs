@@ -291,7 +291,7 @@ impl Drop for Returning<'_> {
     fn drop(&mut self) {
         for job in &self.1 {
             tracing::error!(target: "winddown", queue = self.0, job = %job.lease.id,
-                "could not be handed back in time: it is free when its lease ends");
+                why = "it could not be handed back in time, and is free when its lease ends", "job.left");
         }
     }
 }
