@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -22,9 +21,12 @@ use crate::readiness::Readiness;
 use crate::trigger::{Reason, Signals};
 
 mod account;
+mod options;
 mod part;
 mod phases;
 mod run;
+
+pub use options::{HookOptions, TaskOptions};
 
 /// Stops a program well: takes no new work, finishes what it has, hands back the rest, closes what it holds.
 ///
@@ -62,12 +64,6 @@ pub trait Component {
     /// Registers it. Nothing that it registers runs before the set-up has returned.
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Self::Handle;
 }
-
-/// Says more of a hook that was just registered.
-pub struct HookOptions<'a>(&'a mut Hook);
-
-/// Says more of a task that was just registered.
-pub struct TaskOptions<'a>(&'a mut Task);
 
 /// Why there can be no coordinator.
 #[derive(Debug)]
@@ -262,7 +258,7 @@ impl Drop for ShutdownCoordinator {
             return;
         }
         // Nobody runs the stop any more: what can still be told is told, and whoever waits is not left waiting.
-        tracing::error!(target: "winddown", "the coordinator was dropped before the stop had ended");
+        tracing::error!(target: "winddown", "shutdown.dropped");
         self.control.begin(Reason::Dropped, tokio::time::Instant::now());
         self.control.stop_intake();
         self.control.cancel();
@@ -285,60 +281,6 @@ impl fmt::Debug for ShutdownCoordinator {
             .field("hooks", &self.hooks.len())
             .field("tasks", &self.tasks.len())
             .finish()
-    }
-}
-
-// === impl HookOptions ===
-
-impl HookOptions<'_> {
-    /// The most that the hook may take; its phase's deadline holds in any case.
-    pub fn limit(self, limit: Duration) -> Self {
-        self.0.limit = Some(limit);
-        self
-    }
-
-    /// In [`Phase::Close`]: what it closes with.
-    pub fn rank(self, rank: Rank) -> Self {
-        self.0.rank = rank;
-        self
-    }
-
-    /// Runs after the hook of that name in the same phase. An unknown name, or a circle, is refused at start-up.
-    pub fn after(self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.0.after.push(name.into());
-        self
-    }
-}
-
-// === impl TaskOptions ===
-
-impl TaskOptions<'_> {
-    /// Its end before the stop is no reason to stop; its error or panic is still in the report.
-    pub fn optional(self) -> Self {
-        self.0.critical = false;
-        self
-    }
-
-    /// The phase in which it is awaited: [`Phase::Drain`] when not given.
-    ///
-    /// Later ones are for what serves the work itself, such as the renewal of leases ([`Phase::Requeue`]) or a listener
-    /// for probes ([`Phase::Close`]). Earlier ones are taken as the drain.
-    pub fn until(self, phase: Phase) -> Self {
-        self.0.until = phase.max(Phase::Drain);
-        self
-    }
-
-    /// It is started also where the stop comes before it, during the set-up.
-    fn always(self) -> Self {
-        self.0.always = true;
-        self
-    }
-
-    /// When the drain is over it hears [`ShutdownHandle::cancelled`] and gets half of the time for handing back to end by
-    /// itself, rather than being dropped at once.
-    pub fn cooperative(self) -> Self {
-        self.0.cooperative = true;
-        self
     }
 }
 

@@ -27,6 +27,7 @@ pub struct HookCx {
 
 /// In [`Phase::Close`]: what closes before what. Later ranks close later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Rank {
     /// What takes work from elsewhere.
     Consumers,
@@ -125,14 +126,14 @@ impl<T, E: Into<BoxError>> IntoResult for Result<T, E> {
 }
 
 /// What a loop without an end returns, `!`, under the one name that stable Rust has for it.
-type Never = <fn() -> ! as Returns>::Output;
+type Never = <fn() -> ! as HasOutput>::Output;
 
 #[doc(hidden)]
-pub trait Returns {
+pub trait HasOutput {
     type Output;
 }
 
-impl<T> Returns for fn() -> T {
+impl<T> HasOutput for fn() -> T {
     type Output = T;
 }
 

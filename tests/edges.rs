@@ -141,7 +141,7 @@ async fn a_coordinator_that_is_dropped_closes_its_gates_and_leaves_nobody_waitin
     }
     let report = handle.ended().await;
     assert_eq!((report.reason(), report.code()), (&Reason::Dropped, 1));
-    assert!(lines.lock().unwrap()[0].contains("dropped before the stop had ended"));
+    assert!(lines.lock().unwrap()[0].contains("shutdown.dropped"));
 }
 
 /// `run` is dropped before the trigger and in each phase: gates are closed, both signals fired, whoever waits for the
