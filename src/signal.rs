@@ -82,7 +82,7 @@ impl Builder {
         std::thread::Builder::new()
             .name("winddown-signals".to_owned())
             .spawn(move || runtime.block_on(see(sources, told)))?;
-        Ok(Signals::new(link, os::CAUGHT, Some(Arc::new(|code| watchdog::leave(code)))))
+        Ok(Signals::new(link, os::caught(&self), Some(Arc::new(|code| watchdog::leave(code)))))
     }
 }
 
@@ -119,9 +119,18 @@ mod unix {
     use super::Builder;
     use crate::trigger::{Signal, Told};
 
-    pub(super) const CAUGHT: &str = "SIGTERM, SIGINT: stop; twice: now";
-
     pub(super) struct Sources(Vec<(Source, Told)>);
+
+    pub(super) fn caught(wanted: &Builder) -> &'static str {
+        match (wanted.pause, wanted.dump) {
+            (false, false) => "SIGTERM, SIGINT: stop; twice: now",
+            (true, false) => "SIGTERM, SIGINT: stop; twice: now; SIGTSTP: pause; SIGCONT: resume",
+            (false, true) => "SIGTERM, SIGINT: stop; twice: now; SIGUSR1: print what is in flight",
+            (true, true) => {
+                "SIGTERM, SIGINT: stop; twice: now; SIGTSTP: pause; SIGCONT: resume; SIGUSR1: print what is in flight"
+            }
+        }
+    }
 
     pub(super) fn register(wanted: &Builder) -> io::Result<Sources> {
         let mut kinds = vec![
@@ -163,14 +172,16 @@ mod windows {
     use super::Builder;
     use crate::trigger::{Signal, Told};
 
-    pub(super) const CAUGHT: &str = "Ctrl+C, Ctrl+Break, close, log-off, shutdown: stop; twice: now";
-
     pub(super) struct Sources {
         c: windows::CtrlC,
         break_: windows::CtrlBreak,
         close: windows::CtrlClose,
         logoff: windows::CtrlLogoff,
         shutdown: windows::CtrlShutdown,
+    }
+
+    pub(super) fn caught(_: &Builder) -> &'static str {
+        "Ctrl+C, Ctrl+Break, close, log-off, shutdown: stop; twice: now"
     }
 
     pub(super) fn register(_: &Builder) -> io::Result<Sources> {
