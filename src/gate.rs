@@ -130,9 +130,11 @@ unsafe impl Sync for InFlight {}
 impl Gate {
     /// A gate of its own, for a library or a program that drains without a coordinator.
     ///
-    /// Gates of a coordinator are closed by it; this one by [`close`](Self::close) and [`cancel`](Self::cancel).
+    /// Gates of a coordinator are closed by it; this one by [`close`](Self::close) and [`cancel`](Self::cancel). An
+    /// [`Intake`](crate::Intake) made of it hands back on the tokio runtime in which this was called; where there was none, what it
+    /// would hand back goes to the [last resort](crate::Intake::last_resort).
     pub fn standalone(name: impl Into<Cow<'static, str>>) -> Gate {
-        Self::new(name, None, DrainEnd::default())
+        Self::new(name, tokio::runtime::Handle::try_current().ok(), DrainEnd::default())
     }
 
     pub(crate) fn new(

@@ -1,12 +1,12 @@
 //! Gates as a program without a coordinator uses them, on real threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::timeout;
-use winddown::{Cancelled, Gate};
+use winddown::{Cancelled, Gate, Unfinished};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -115,4 +115,22 @@ fn who_stops_waiting_is_forgotten() {
     }
     assert_eq!((gate.in_flight(), gate.close()), (0, 0));
     assert_eq!(gate.drained().now_or_never(), Some(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_gate_of_its_own_let_in_and_nobody_finished_is_handed_back() {
+    let back = Arc::new(Mutex::new(Vec::new()));
+    let jobs = Gate::standalone("jobs").requeue_with(
+        Arc::clone(&back),
+        async |back: Arc<Mutex<Vec<u32>>>, job: Unfinished<u32>| {
+            back.lock().unwrap().push(*job);
+            Ok::<(), std::io::Error>(())
+        },
+    );
+    let (one, two) = (jobs.admit(1).unwrap(), jobs.admit(2).unwrap());
+    drop(one);
+    two.finish().unwrap();
+    jobs.gate().close();
+    jobs.gate().drained().await;
+    assert_eq!(*back.lock().unwrap(), [1]);
 }
