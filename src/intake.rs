@@ -105,7 +105,7 @@ impl Gate {
     /// Makes the gate an [`Intake`]: what is let in and not finished goes to `callback`, one item a call.
     ///
     /// `state` is cloned for each call, so that the callback need not capture anything. Calls run side by side (64 at
-    /// most; see [`Intake::concurrent`]) and are started newest first, so that pushing to the front of a queue keeps
+    /// most; see [`Intake::concurrency`]) and are started newest first, so that pushing to the front of a queue keeps
     /// the old order. A call that fails, or panics, is repeated until the time for handing back is over.
     ///
     /// ```
@@ -235,7 +235,7 @@ impl<T: Send + Sync + 'static> Intake<T> {
     }
 
     /// How many calls of a single callback run side by side; 64 when not given, at least 1.
-    pub fn concurrent(self, calls: usize) -> Self {
+    pub fn concurrency(self, calls: usize) -> Self {
         self.core.config().calls = Some(calls.max(1));
         self
     }

@@ -211,7 +211,7 @@ fn what_waits_to_be_handed_back_when_the_runtime_ends_goes_to_the_last_resort() 
             .requeue_with((), async |(), _: Unfinished<u32>| {
                 std::future::pending::<Result<(), String>>().await
             })
-            .concurrent(1)
+            .concurrency(1)
             .last_resort(move |item, _| sink.lock().unwrap().push(*item));
         for number in 0..3 {
             drop(jobs.admit(number).unwrap());

@@ -80,6 +80,11 @@ impl Cx {
         self.gate.stopping().await;
     }
 
+    /// Waits until the drain is over. Of use within a [`shield`](Self::shield): outside one the handler is cut then.
+    pub async fn cancelled(&self) {
+        self.gate.cancelled().await;
+    }
+
     /// Whether the drain is over.
     pub fn is_cancelled(&self) -> bool {
         self.gate.is_cancelled()

@@ -15,12 +15,26 @@ const BATCH: usize = 1000;
 const STRAGGLERS: Duration = Duration::from_millis(10);
 const STRAGGLER_WAITS: u32 = 5;
 
+/// Why items are lost when this, or what calls back, is dropped.
+const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
+
+/// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
+pub(super) struct Collector<T: Send + Sync + 'static> {
+    core: Arc<Core<T>>,
+    /// By number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<u64, Owed<T>>,
+    /// It has come to its end: what is owed from here on is another one's.
+    ended: bool,
+}
+
 /// Items that are being handed back: dropped before that worked, they are lost by name.
 struct Load<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
     owed: Vec<Owed<T>>,
     why: Option<String>,
 }
+
+// === impl Load ===
 
 impl<T: Send + Sync + 'static> Load<T> {
     /// Brings the items back, or loses them by name.
@@ -40,21 +54,14 @@ impl<T: Send + Sync + 'static> Load<T> {
 
 impl<T: Send + Sync + 'static> Drop for Load<T> {
     fn drop(&mut self) {
-        let why = self.why.as_deref().unwrap_or("the runtime ended before it was handed back");
+        let why = self.why.as_deref().unwrap_or(NO_RUNTIME);
         for owed in self.owed.drain(..) {
             self.core.lose(&owed.item, Some((owed.key, owed.guard)), why);
         }
     }
 }
 
-/// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
-pub(super) struct Collector<T: Send + Sync + 'static> {
-    core: Arc<Core<T>>,
-    /// By number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<u64, Owed<T>>,
-    /// It has come to its end: what is owed from here on is another one's.
-    ended: bool,
-}
+// === impl Collector ===
 
 impl<T: Send + Sync + 'static> Collector<T> {
     pub(super) fn new(core: Arc<Core<T>>) -> Self {
@@ -128,11 +135,7 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
             std::mem::take(&mut book.owed)
         };
         for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
-            core.lose(
-                &owed.item,
-                Some((owed.key, owed.guard)),
-                "the runtime ended before it was handed back",
-            );
+            core.lose(&owed.item, Some((owed.key, owed.guard)), NO_RUNTIME);
         }
     }
 }

@@ -161,7 +161,7 @@ fn intake_of(gate: Gate, choices: &mut Choices<'_>, ends: &Ends) -> Intake<Item>
         }),
     };
     let jobs = if options & 16 != 0 { jobs.task_limit(Duration::from_millis(700)) } else { jobs };
-    let jobs = if options & 32 != 0 { jobs.concurrent(usize::from(options >> 6) + 1) } else { jobs };
+    let jobs = if options & 32 != 0 { jobs.concurrency(usize::from(options >> 6) + 1) } else { jobs };
     if options & 64 != 0 { jobs.overrun(Overrun::Step(Duration::from_millis(400))) } else { jobs }
 }
 
