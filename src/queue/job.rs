@@ -1,3 +1,5 @@
+//! What is said of a job: how it is enqueued, claimed, settled and counted.
+
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -18,6 +20,7 @@ pub struct Lease {
 
 /// A job to be enqueued.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct NewJob<T> {
     /// Its name.
     pub id: JobId,
@@ -64,6 +67,7 @@ pub struct Claimed<T> {
 
 /// A job to be handed back unfinished.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct HandBack {
     /// The claim.
     pub lease: Lease,
@@ -239,6 +243,23 @@ impl HandBack {
     pub fn checkpoint(mut self, checkpoint: impl Into<String>) -> HandBack {
         self.checkpoint = Some(checkpoint.into());
         self
+    }
+}
+
+// === impl DeadLetter ===
+
+impl DeadLetter {
+    /// A job that has only just been given up, at its first attempt; a technology of your own fills in the rest.
+    pub fn new(id: JobId, reason: impl Into<String>) -> DeadLetter {
+        DeadLetter {
+            id,
+            reason: reason.into(),
+            payload: None,
+            attempts: 0,
+            interruptions: 0,
+            crashes: 0,
+            age: Duration::ZERO,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const RESERVED: &str = "winddown:";
 
 /// The name of a job, unique among those that its queue holds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(Arc<str>);
+pub struct JobId(pub(super) Arc<str>);
 
 /// Who claims: one process, from its start to its end.
 ///
@@ -36,12 +36,6 @@ impl JobId {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-
-    /// What stands for the name of a row that has none that can be read.
-    #[cfg(feature = "sqlx-sqlite")]
-    pub(super) fn unreadable() -> JobId {
-        JobId("(unreadable)".into())
     }
 }
 

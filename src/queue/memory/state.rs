@@ -1,3 +1,5 @@
+//! The rules of a queue, on maps.
+
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Reads rows, and says what of one cannot be read.
+
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -9,6 +11,9 @@ use crate::queue::{Claimed, Counts, DeadLetter, JobId, JobState, Lease, Owner, S
 
 /// An epoch beyond this cannot have come from counting.
 const EPOCH_MAX: i64 = 1 << 53;
+
+/// What stands for the name of a row that has none that can be read.
+const UNREADABLE: &str = "(unreadable)";
 
 /// Reads a row that has just been claimed; `Err` says why it cannot be read.
 pub(super) fn claimed<T: DeserializeOwned>(row: &SqliteRow, owner: &Owner) -> Result<Claimed<T>, String> {
@@ -33,7 +38,7 @@ pub(super) fn claimed<T: DeserializeOwned>(row: &SqliteRow, owner: &Owner) -> Re
 /// Reads a dead letter, whatever state its row is in.
 pub(super) fn dead_letter(row: &SqliteRow) -> DeadLetter {
     DeadLetter {
-        id: id(row).unwrap_or_else(|_| JobId::unreadable()),
+        id: id(row).unwrap_or_else(|_| JobId(UNREADABLE.into())),
         reason: column(row, "reason").unwrap_or_else(|_| "unknown".to_owned()),
         payload: column(row, "payload").ok(),
         attempts: count(row, "attempts").unwrap_or(0),

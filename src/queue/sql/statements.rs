@@ -1,3 +1,5 @@
+//! All that is said to SQLite.
+
 use std::sync::Arc;
 
 use sqlx::AssertSqlSafe;

@@ -1,3 +1,5 @@
+//! What is done with a job.
+
 use std::future::Future;
 
 use super::flight::Leased;
