@@ -245,6 +245,26 @@ async fn i26_an_answer_is_in_flight_until_a_slow_reader_has_its_last_byte() {
 }
 
 #[tokio::test]
+async fn the_longest_limits_are_no_panic() {
+    let rig = Rig::with(budget(), |server| {
+        let longest = Duration::MAX;
+        server
+            .head_limit(longest)
+            .keep_alive(longest)
+            .ping(longest)
+            .write_stall(longest)
+            .cancel_grace(longest)
+    })
+    .await;
+    let mut client = rig.connect().await;
+    for _ in 0..2 {
+        assert_eq!(client.ask("/").await.status, 200);
+    }
+    rig.stop();
+    assert!(rig.report().await.is_clean());
+}
+
+#[tokio::test]
 async fn all_in_the_backlog_are_answered() {
     let rig = Rig::new(budget()).await;
     // The server has no turn between the first of these and the trigger.

@@ -525,6 +525,14 @@ async fn a_job_that_comes_later_is_begun_at_once() {
     running.stop_after(ms(50)).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_longest_lease_is_no_panic() {
+    let (jobs, does) = (Probe::with([1]), Does::new(Act::Forever { shielded: false }));
+    let work = queue::work("jobs", jobs.clone(), does.clone()).lease(Duration::MAX);
+    let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+    assert_eq!(ledger(&report), (1, 0, 1, 0), "{report}");
+}
+
 async fn plain(job: &Leased<String>, cx: &Cx) -> Result<(), std::io::Error> {
     cx.shield(sleep(ms(10))).await;
     drop(job.item.clone());
