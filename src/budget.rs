@@ -84,7 +84,7 @@ impl Budget {
         Self::with_grace(grace, Grace::Assumed { why })
     }
 
-    /// Sets the time between the platform's signal and its kill.
+    /// Sets the time between the platform's signal and its kill, which counts as *given* from here on.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.granted.grace = grace;
         self.granted.source = Grace::Given { by: "code" };

@@ -97,6 +97,10 @@ impl ShutdownHandle {
     ///
     /// A task or a hook that waits for this is left out of the phase that it would hold up. Work that a gate let in is
     /// not: it holds the drain until that is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
     pub async fn ended(&self) -> Report {
         if !self.control.ended.is_fired() {
             unit::leave_out();
@@ -127,6 +131,10 @@ impl ShutdownHandle {
     }
 
     /// Waits until nothing is paused; at once where nothing is, and also when the stop begins.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing.
     pub async fn resumed(&self) {
         self.control.resumed().await;
     }

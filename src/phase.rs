@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Balancers are told; traffic is still served; whatever pulls its work has stopped pulling. Its hooks have the time that
-    /// [`Budget::unready`](crate::Budget::unready) gives, which is none when nothing is said.
+    /// [`Budget::unready`](crate::Budget::unready) gives, which is none unless it is set or a balancer is in front.
     Unready,
     /// No new work gets in.
     StopIntake,

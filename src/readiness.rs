@@ -36,7 +36,7 @@ impl Readiness {
         true
     }
 
-    /// Once not ready after a start, it stays so: `set(true)` says that set-up is done, `set(false)` that the stop has begun.
+    /// `true`: set-up is done. `false`: the stop has begun, which is not taken back.
     pub(crate) fn set(&self, ready: bool) {
         if ready {
             // Loses against a stop that came first.
