@@ -191,14 +191,14 @@ impl<T: Send + Sync + 'static> Intake<T> {
 
     /// How an item is called in log and report; its number in order of admission when this is not given.
     pub fn named(self, name: impl Fn(&T) -> String + Send + Sync + 'static) -> Self {
-        self.core.config().name = Some(Arc::new(name));
+        self.core.options().name = Some(Arc::new(name));
         self
     }
 
     /// Where an item goes that could not be handed back. It is called with the item and the reason, must not block for
     /// long, and is the last that is heard of the item outside the report.
     pub fn last_resort(self, sink: impl Fn(&T, &str) + Send + Sync + 'static) -> Self {
-        self.core.config().last_resort = Some(Arc::new(sink));
+        self.core.options().last_resort = Some(Arc::new(sink));
         self
     }
 
@@ -213,7 +213,7 @@ impl<T: Send + Sync + 'static> Intake<T> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        self.core.config().still_running = Some(Arc::new(move |item| {
+        self.core.options().still_running = Some(Arc::new(move |item| {
             let call = callback(state.clone(), item);
             Box::pin(async move { call.await.map_err(Into::into) })
         }));
@@ -222,21 +222,21 @@ impl<T: Send + Sync + 'static> Intake<T> {
 
     /// How long one run may take. Beyond it the attempt is cut: [`Done::Overran`].
     pub fn task_limit(self, limit: Duration) -> Self {
-        self.core.config().limit = Some(limit);
+        self.core.options().limit = Some(limit);
         self.core.tell_limit();
         self
     }
 
     /// What is to happen at a stop when a run is longer than the drain; [`Overrun::Requeue`] when not given.
     pub fn overrun(self, overrun: Overrun) -> Self {
-        self.core.config().overrun = overrun;
+        self.core.options().overrun = overrun;
         self.core.tell_limit();
         self
     }
 
     /// How many calls of a single callback run side by side; 64 when not given, at least 1.
     pub fn concurrency(self, calls: usize) -> Self {
-        self.core.config().calls = Some(calls.max(1));
+        self.core.options().calls = Some(calls.max(1));
         self
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Core<T: Send + Sync + 'static> {
     pub(super) gate: Gate,
     width: Width,
     callback: Callback<T>,
-    config: Mutex<Config<T>>,
+    options: Mutex<Options<T>>,
     book: Mutex<Book<T>>,
     /// Something was pushed to `owed`.
     arrived: Notify,
@@ -51,7 +51,7 @@ pub(super) struct Core<T: Send + Sync + 'static> {
     give_up: Latch,
 }
 
-pub(super) struct Config<T> {
+pub(super) struct Options<T> {
     pub(super) name: Option<Namer<T>>,
     pub(super) last_resort: Option<Sink<T>>,
     pub(super) still_running: Option<OneCallback<T>>,
@@ -68,7 +68,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             gate,
             width,
             callback,
-            config: Mutex::new(Config {
+            options: Mutex::new(Options {
                 name: None,
                 last_resort: None,
                 still_running: None,
@@ -87,8 +87,8 @@ impl<T: Send + Sync + 'static> Core<T> {
         core
     }
 
-    pub(super) fn config(&self) -> MutexGuard<'_, Config<T>> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn options(&self) -> MutexGuard<'_, Options<T>> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn book(&self) -> MutexGuard<'_, Book<T>> {
@@ -97,14 +97,14 @@ impl<T: Send + Sync + 'static> Core<T> {
 
     pub(super) fn tell_limit(&self) {
         let (limit, overrun) = {
-            let config = self.config();
-            (config.limit, config.overrun)
+            let options = self.options();
+            (options.limit, options.overrun)
         };
         self.gate.seat().set_task_limit(limit, overrun);
     }
 
     pub(super) fn cx(&self) -> Cx {
-        Cx::new(self.gate.clone(), self.config().overrun)
+        Cx::new(self.gate.clone(), self.options().overrun)
     }
 
     pub(super) fn register(self: &Arc<Self>, value: T, guard: InFlight) -> Job<T> {
@@ -160,7 +160,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     fn name(&self, item: &Item<T>) -> String {
-        let name = self.config().name.clone();
+        let name = self.options().name.clone();
         name.and_then(|name| std::panic::catch_unwind(AssertUnwindSafe(|| name(&item.value))).ok())
             .unwrap_or_else(|| format!("#{}", item.number))
     }
@@ -189,7 +189,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
-            let sink = self.config().last_resort.clone();
+            let sink = self.options().last_resort.clone();
             if let Some(sink) = sink {
                 // A panicking sink must not take the other items with it.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(|| sink(&item.value, why)));
@@ -285,7 +285,7 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
             stuck
         };
         stuck.iter().for_each(|_| self.gate.seat().account());
-        let callback = self.config().still_running.clone();
+        let callback = self.options().still_running.clone();
         Box::pin(async move {
             let calls: FuturesUnordered<_> =
                 stuck.into_iter().map(|item| Arc::clone(&self).take_over(item, callback.clone())).collect();

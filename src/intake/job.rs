@@ -66,8 +66,8 @@ impl<T: Send + Sync + 'static> Job<T> {
     }
 
     /// Hands the item back now, through the re-enqueue callback.
-    pub fn hand_back(self) {
-        let _ = self.back::<(), ()>(Why::Returned);
+    pub fn hand_back(mut self) {
+        self.return_item(Why::Returned);
     }
 
     /// Whether the drain is over, so that the item should be handed back rather than begun.
@@ -135,7 +135,7 @@ async fn until_cut<T: Send + Sync + 'static, F: Future>(
 ) -> Ended<F::Output> {
     let mut cancelled = pin!(held.guard.hard_signal());
     let mut cut = pin!(held.guard.cut_signal());
-    let limit = held.core.config().limit;
+    let limit = held.core.options().limit;
     let mut overran = pin!(async move {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,

@@ -71,7 +71,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
     pub(super) async fn run(mut self) {
         let core = &Arc::clone(&self.core);
         let at_once = match core.width {
-            Width::Single(calls) => core.config().calls.unwrap_or(calls),
+            Width::Single(calls) => core.options().calls.unwrap_or(calls),
             Width::Batch => 1,
         };
         let mut calls = FuturesUnordered::new();
