@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{HandBack, Owner, Queue};
+use super::{HandBack, Held, Owner, Queue};
 use crate::backoff::Backoff;
 use crate::budget::{Human, LONGEST};
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
@@ -200,7 +200,11 @@ async fn hand_back<Q: Queue>(
         jobs.iter().partition(|job| job.flight().stage() == Stage::Done);
     if !done.is_empty() {
         let leases: Vec<_> = done.iter().map(|job| job.lease.clone()).collect();
-        let _ = desk.queue.ack(&leases).await?;
+        let held = desk.queue.ack(&leases).await?;
+        // Gone is no news: this may be called again after an answer that was lost.
+        for (job, _) in done.iter().zip(held).filter(|(_, held)| *held == Held::Lost) {
+            desk.tell_lost(&job.lease, "when it was done");
+        }
     }
     if !unfinished.is_empty() {
         let back: Vec<HandBack> = unfinished.iter().map(|job| job.to_hand_back()).collect();
