@@ -107,7 +107,7 @@ pub struct GateReport {
     /// What was neither finished nor handed back.
     pub lost: usize,
     /// Of what was lost: what is still running, by name and age, where the gate keeps these.
-    pub still: Vec<String>,
+    pub still_in_flight: Vec<String>,
     /// Items whose future would not end and that were given to the *still running* callback, counted under `handed_back`.
     pub still_running: usize,
 }
@@ -210,7 +210,7 @@ impl Report {
         &self.facts().advice
     }
 
-    /// Whether everything was done in time, without force, failure or loss. Handed back is fine.
+    /// Whether the exit code is 0: nothing was forced, failed or lost. Handed back is fine.
     pub fn is_clean(&self) -> bool {
         self.code() == 0
     }

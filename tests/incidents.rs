@@ -473,7 +473,7 @@ async fn each_second_of_the_drain_says_what_is_waited_for() {
         assert!(line.contains(&format!("time_left={left}")), "{line}");
     }
     assert_eq!(report.task("indexer").unwrap().outcome, Outcome::Overdue);
-    assert!(report.gate("uploads").unwrap().still[0].contains("cat.jpg"), "{report}");
+    assert!(report.gate("uploads").unwrap().still_in_flight[0].contains("cat.jpg"), "{report}");
     for event in ["shutdown.ready", "shutdown.begin", "intake.stopped", "shutdown.complete"] {
         assert_eq!(lines.iter().filter(|line| line.contains(event)).count(), 1, "{event}: {lines:#?}");
     }

@@ -110,7 +110,7 @@ fn ledger(gate: &Gate) -> GateReport {
         handed_back,
         cut,
         lost,
-        still: if in_flight > 0 { still_in_flight(gate) } else { Vec::new() },
+        still_in_flight: if in_flight > 0 { still_in_flight(gate) } else { Vec::new() },
         still_running: seat.still_running_count(),
     }
 }

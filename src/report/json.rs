@@ -38,7 +38,7 @@ pub(super) fn report(report: &Report) -> Value {
             "handed_back": gate.handed_back, "still_running": gate.still_running, "lost": gate.lost,
             "cut": gate.cut.iter().map(|(state, count)| (state.clone(), json!(count)))
                 .collect::<serde_json::Map<_, _>>(),
-            "still_in_flight": gate.still,
+            "still_in_flight": gate.still_in_flight,
         })).collect::<Vec<_>>(),
         "lost": facts.lost.iter()
             .map(|item| json!({"gate": item.gate, "item": item.item, "why": item.why})).collect::<Vec<_>>(),

@@ -74,7 +74,7 @@ impl fmt::Display for GateReport {
             write!(f, " + {} cut ({})", self.cut_in_all(), states.join(", "))?;
         }
         writeln!(f, " + {} lost", self.lost)?;
-        for unit in &self.still {
+        for unit in &self.still_in_flight {
             writeln!(f, "    still in flight: {unit}")?;
         }
         Ok(())

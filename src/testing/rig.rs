@@ -214,7 +214,7 @@ impl Stopped {
         self.signals.exits()
     }
 
-    /// Everything was done in time, without force, failure or loss, the ledgers add up, and the watchdog slept.
+    /// The exit code is 0 (nothing was forced, failed or lost), the ledgers add up, and the watchdog slept.
     ///
     /// # Panics
     ///
