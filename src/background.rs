@@ -159,6 +159,7 @@ where
                     Ok(More::Yes) => Duration::ZERO,
                     Ok(More::No) => idle,
                     Err(_) => {
+                        // Here and below: the stop ends it sooner, and `may_start` sees that.
                         let _ = runner.handle.sleep(backoff.after(failures)).await;
                         failures = failures.saturating_add(1);
                         continue;

@@ -164,6 +164,7 @@ async fn on_a_thread(
     // Not the runtime's blocking pool: that may be full of the very work that will not end.
     std::thread::Builder::new().name(name).spawn(move || {
         let ended = std::panic::catch_unwind(AssertUnwindSafe(call));
+        // Nobody hears it where the hook was given up.
         let _ = done.send(ended);
     })?;
     match result.await {

@@ -18,6 +18,7 @@ pub(crate) fn say(words: impl FnOnce() -> String + Send + 'static) {
     in_time(move || {
         let words = words();
         let mut err = std::io::stderr().lock();
+        // Where that fails there is nobody left to tell.
         let _ = err.write_all(words.as_bytes());
         let _ = err.flush();
     });

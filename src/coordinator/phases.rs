@@ -116,6 +116,7 @@ impl ShutdownCoordinator {
         };
         tasks.iter().for_each(|unit| unit.give_up());
         if !ended {
+            // So that the report does not call stuck what goes at once.
             let _ = tokio::time::timeout(LAST_STEP, all_done(&tasks)).await;
         }
         in_time && ended

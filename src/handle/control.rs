@@ -302,6 +302,7 @@ impl Control {
             state.phase = None;
             state.watched = None;
         }
+        // The first one stays: it is what everybody was told.
         let _ = self.report.set(report);
         self.ended.fire();
         if self.leave.is_none() {

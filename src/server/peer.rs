@@ -168,6 +168,7 @@ impl Peer {
 
     /// The peer is made to end in the state that it is in now.
     pub(super) fn cut(&self) {
+        // The first state stays: later ones come of the cut itself.
         let _ = self.cut.compare_exchange(0, self.state() as u8 + 1, Relaxed, Relaxed);
     }
 

@@ -78,6 +78,7 @@ impl<Q> Desk<Q> {
         if self.handle.is_triggered() {
             tokio::time::sleep(RETRY_STOPPING.scattered(failures)).await;
         } else {
+            // Sooner or not, what follows is the next try.
             let _ = self.handle.sleep(RETRY.scattered(failures)).await;
         }
     }
