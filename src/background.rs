@@ -175,7 +175,7 @@ where
                     let _ = runner.handle.sleep(delay).await;
                 }
             }
-            if last_pass { runner.last_pass(&mut step, backoff).await } else { Ok(()) }
+            if last_pass { runner.last_pass(&mut step, backoff, failures).await } else { Ok(()) }
         });
         counts
     }

@@ -27,6 +27,8 @@ mod coordinator;
 pub mod background;
 pub mod platform;
 pub mod pool;
+#[cfg(all(unix, feature = "process"))]
+pub mod process;
 pub mod queue;
 #[cfg(feature = "http")]
 pub mod server;

@@ -7,7 +7,8 @@ use std::fmt;
 /// The order is the promise: work ends before what it uses is closed, and what did not end is handed back in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Balancers are told; traffic is still served; whatever pulls its work has stopped pulling.
+    /// Balancers are told; traffic is still served; whatever pulls its work has stopped pulling. Its hooks have the time that
+    /// [`Budget::unready`](crate::Budget::unready) gives, which is none when nothing is said.
     Unready,
     /// No new work gets in.
     StopIntake,

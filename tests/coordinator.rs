@@ -113,3 +113,30 @@ async fn what_the_callback_for_still_running_items_does_not_take_is_lost_by_name
         assert_eq!(report.code(), 1);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_part_with_a_longer_budget_hands_back_before_the_whole_closes() {
+    let mut whole = coordinator(Duration::from_secs(10));
+    let mut part = coordinator(Duration::from_secs(100)).named("billing");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let jobs = part.gate("jobs").requeue_with(
+        Arc::clone(&order),
+        async |order: Arc<Mutex<Vec<&str>>>, _: Unfinished<u32>| {
+            order.lock().unwrap().push("handed back");
+            Ok::<(), BoxError>(())
+        },
+    );
+    let job = jobs.admit(1).unwrap();
+    tokio::spawn(job.run(async |_, _| std::future::pending::<Result<(), BoxError>>().await));
+    let closed = Arc::clone(&order);
+    whole.on(Phase::Close, "pool", async move |_| closed.lock().unwrap().push("closed"));
+    let handle = whole.handle();
+    whole.add(part);
+    tokio::spawn(async move {
+        tokio::time::sleep(MS).await;
+        handle.trigger("test");
+    });
+    let report = whole.run().await;
+    assert_eq!(*order.lock().unwrap(), ["handed back", "closed"], "{report}");
+    assert_eq!(report.task("billing").unwrap().outcome, Outcome::Finished, "{report}");
+}

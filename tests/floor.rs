@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 6] = [
     &["hook", "intake", "report"],
     &["handle"],
     &["coordinator"],
-    &["signal", "platform", "background", "server", "queue", "pool", "observe", "testing"],
+    &["signal", "platform", "background", "server", "queue", "pool", "process", "observe", "testing"],
 ];
 
 /// May use everything: the harness plays what lies above it, too.

@@ -28,7 +28,12 @@ pub async fn run(units: usize) -> Result<(), BoxError> {
                 1 => drop(job),
                 _ => job.finish()?,
             }
-            drop(child);
+            if number % 4 == 0 {
+                // Follow-up work in a task of its own.
+                tokio::spawn(async move { child.run(tokio::task::yield_now()).await });
+            } else {
+                drop(child);
+            }
             // A waiter that gives up.
             let _ = std::pin::pin!(handle.triggered()).now_or_never();
             drop(handle.stopping_token());
@@ -36,7 +41,7 @@ pub async fn run(units: usize) -> Result<(), BoxError> {
                 tokio::task::yield_now().await;
             }
         }
-        while jobs.gate().in_flight() > 0 {
+        while jobs.gate().in_flight() + gate.in_flight() > 0 {
             tokio::task::yield_now().await;
         }
         println!("resident {}", resident()?);

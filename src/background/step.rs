@@ -126,12 +126,16 @@ impl Runner {
         Err(error)
     }
 
-    pub(super) async fn last_pass<F, Fut>(&self, step: &mut F, backoff: Backoff) -> Result<(), BoxError>
+    pub(super) async fn last_pass<F, Fut>(
+        &self,
+        step: &mut F,
+        backoff: Backoff,
+        mut failures: u32,
+    ) -> Result<(), BoxError>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output: StepOutput>,
     {
-        let mut failures = 0;
         while let Err(error) = self.run(step).await {
             tokio::select! {
                 biased;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::{Component, ShutdownCoordinator};
 use crate::error::BoxError;
 use crate::handle::ShutdownHandle;
-use crate::trigger::Reason;
+use crate::trigger::{Reason, Signal};
 
 /// The part runs as a task of the whole. Stopped alone, it leaves its siblings and the whole running; when the whole
-/// stops or is forced, so does the part, with that reason and within its own budget.
+/// stops or is forced, so does the part, with that reason and within its own budget, but it does not drain for longer.
 impl Component for ShutdownCoordinator {
     type Handle = ShutdownHandle;
 
@@ -20,10 +20,14 @@ impl Component for ShutdownCoordinator {
         let relay = async move {
             whole.triggered.fired().await;
             part.begin(whole.reason().unwrap_or(Reason::Dropped), tokio::time::Instant::now());
-            whole.forced.fired().await;
-            if let Some((_, signal)) = whole.forced_by() {
-                part.force_with(signal);
+            // Once the whole drains no more, a part whose own budget is longer gives up on waiting too: it still hands back
+            // and closes, in the time in which the whole waits for what it has cancelled.
+            tokio::select! {
+                biased;
+                () = whole.forced.fired() => {}
+                () = whole.cancelled.fired() => {}
             }
+            part.force_with(whole.forced_by().map_or(Signal::Terminate, |(_, signal)| signal));
             std::future::pending::<()>().await;
         };
         let name = self.name.clone();

@@ -125,6 +125,11 @@ impl ShutdownCoordinator {
         for warning in plan.warnings() {
             tracing::warn!(target: "winddown", "{warning}");
         }
+        if plan.deadline(Phase::Unready, None, None).is_zero() {
+            for hook in self.hooks.iter().filter(|hook| hook.phase == Phase::Unready) {
+                tracing::warn!(target: "winddown", hook = %hook.name, "a hook of phase unready has no time: unready is 0");
+            }
+        }
         tracing::info!(target: "winddown", signals = self.caught, grace = %Human(plan.kill()), "shutdown.ready");
         self.start_tasks(|_| true);
         if self.control.is_paused() {
