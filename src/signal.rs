@@ -100,7 +100,8 @@ async fn see(mut sources: os::Sources, link: Arc<Link>) {
             biased;
             what = sources.next() => {
                 // Nobody has a coordinator for it: what the system would have done without us.
-                if !link.tell(what, Instant::now()) && let Told::Stop(signal) = what {
+                let heard = link.tell(what, Instant::now());
+                if let (false, Told::Stop(signal)) = (heard, what) {
                     watchdog::leave(128_u8.saturating_add(signal.number()));
                 }
             }

@@ -512,6 +512,25 @@ async fn a_pause_stops_the_pulling_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hint_that_is_half_way_through_asking_is_given_up_before_the_queue_is_asked_for_more() {
+    for takes in [60, 100] {
+        let probe = Probe::with(0..1);
+        *probe.ready_takes.lock().unwrap() = ms(takes);
+        let does = Does::new(Act::Sleep(ms(50)));
+        let work = queue::work("jobs", probe.clone(), does.clone()).concurrency(2);
+        let report = start(coordinator(ms(10_000)), work).stop_after(ms(500)).await;
+        assert_eq!((does.ran().len(), report.code()), (1, 0), "{report}");
+        assert!(!probe.calls("ack").is_empty());
+        assert_eq!(
+            probe.crossed.load(Ordering::SeqCst),
+            0,
+            "it may hold the one connection: {:?}",
+            probe.calls("")
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_that_comes_later_is_begun_at_once() {
     let (jobs, does) = (Probe::with([]), Does::new(Act::Sleep(ms(10))));
     let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));

@@ -137,10 +137,10 @@ impl Plan {
         self.forced_shares().1
     }
 
-    /// How long overdue work may take to end once it is cancelled, of the time left to [`Phase::Requeue`] at its
-    /// beginning: half, so that as much is left for handing back.
+    /// How long overdue work may take to end once it is cancelled: half of what is planned for [`Phase::Requeue`], or of
+    /// the time left to it at its beginning where that is less, so that as much is left for handing back.
     pub fn cancel_window(&self, time_left: Duration) -> Duration {
-        time_left / 2
+        time_left.min(self.for_requeue) / 2
     }
 
     /// When `Requeue` has to hand back at the latest, from the trigger; a shield may last until then.

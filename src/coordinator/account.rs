@@ -144,13 +144,16 @@ fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Ve
             Human(control.plan.drain_limit())
         ));
     }
-    if overdue(Phase::Requeue) {
+    // Where handlers would not stop it was for them that the time was used, and more of it would not help.
+    let (lost, stuck) =
+        (gates.iter().any(|gate| gate.lost > 0), gates.iter().any(|gate| gate.still_running > 0));
+    if overdue(Phase::Requeue) && (lost || !stuck) {
         advice.push(
             "not everything could be handed back in time: hand back in batches, or reserve more with requeue"
                 .into(),
         );
     }
-    if gates.iter().any(|gate| gate.still_running > 0) {
+    if stuck {
         advice.push(
             "handlers that block their thread cannot be stopped: use spawn_blocking and await it".into(),
         );

@@ -317,14 +317,14 @@ impl Control {
         self.state().watched = Some(watched);
         let (limit, me) = (self.plan.watchdog_at(), Weak::clone(&self.me));
         let thread = std::thread::Builder::new().name("winddown-watchdog".to_owned()).spawn(move || {
-            if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout)
-                && let Some(control) = me.upgrade()
-                // The end may have come before it could tell this thread.
-                && control.report.get().is_none()
-            {
-                let stuck = control.in_flight();
-                tracing::error!(target: "winddown", stuck = stuck.join("; "), "shutdown.stuck");
-            }
+            let overdue = end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+            // The end may have come before it could tell this thread.
+            let Some(control) = me.upgrade().filter(|control| overdue && control.report.get().is_none())
+            else {
+                return;
+            };
+            let stuck = control.in_flight();
+            tracing::error!(target: "winddown", stuck = stuck.join("; "), "shutdown.stuck");
         });
         if let Err(error) = thread {
             tracing::error!(target: "winddown", %error, "watchdog.failed");

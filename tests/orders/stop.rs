@@ -249,6 +249,8 @@ async fn an_order_that_will_not_stop_is_told_apart_and_is_not_run_twice_at_once(
     let gate = &report["gates"].as_array().expect("gates").iter().find(|gate| gate["name"] == "orders");
     let gate = gate.expect("a gate for orders");
     assert_eq!((&gate["handed_back"], &gate["still_running"]), (&2.into(), &1.into()), "{exit}");
+    let advice = report["advice"].to_string();
+    assert!(advice.contains("block their thread") && !advice.contains("hand back in batches"), "{exit}");
     assert_eq!(exit.code, report["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok()), "{exit}");
 
     // Its lease was shortened to the kill, not kept for 30 s.

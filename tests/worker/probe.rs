@@ -33,6 +33,19 @@ pub struct State {
     pub claim_takes: Mutex<Duration>,
     pub ack_takes: Mutex<Duration>,
     pub most_active: AtomicUsize,
+    /// How long `ready` asks before it waits, as one does that needs a connection for that.
+    pub ready_takes: Mutex<Duration>,
+    asking: AtomicUsize,
+    /// Claims and acks while `ready` was still asking.
+    pub crossed: AtomicUsize,
+}
+
+struct Asking<'a>(&'a AtomicUsize);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl std::ops::Deref for Probe {
@@ -57,6 +70,9 @@ impl Probe {
             claim_takes: Mutex::default(),
             ack_takes: Mutex::default(),
             most_active: AtomicUsize::new(0),
+            ready_takes: Mutex::default(),
+            asking: AtomicUsize::new(0),
+            crossed: AtomicUsize::new(0),
         }));
         for number in numbers {
             probe.enqueue(number);
@@ -107,6 +123,7 @@ impl Queue for Probe {
         lease: Duration,
     ) -> Result<Vec<Claimed<String>>, QueueError> {
         self.called(format_args!("claim {max}"))?;
+        self.crossed.fetch_add(self.asking.load(Ordering::SeqCst), Ordering::SeqCst);
         let claimed = self.jobs.claim(owner, max, lease).await;
         let active = self.jobs.counts().await?.active as usize;
         self.most_active.fetch_max(active, Ordering::SeqCst);
@@ -118,6 +135,12 @@ impl Queue for Probe {
     }
 
     async fn ready(&self) {
+        let takes = *self.ready_takes.lock().unwrap();
+        if !takes.is_zero() {
+            self.asking.fetch_add(1, Ordering::SeqCst);
+            let _asking = Asking(&self.asking);
+            sleep(takes).await;
+        }
         if !self.down.load(Ordering::SeqCst) {
             self.jobs.ready().await;
         }
@@ -136,6 +159,7 @@ impl Queue for Probe {
 
     async fn ack(&self, leases: &[Lease]) -> Result<Vec<Held>, QueueError> {
         self.called(format_args!("ack {}", names(leases)))?;
+        self.crossed.fetch_add(self.asking.load(Ordering::SeqCst), Ordering::SeqCst);
         let takes = *self.ack_takes.lock().unwrap();
         if !takes.is_zero() {
             sleep(takes).await;

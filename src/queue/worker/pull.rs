@@ -64,7 +64,6 @@ pub(super) async fn run<Q, H>(
     let mut done: Vec<Job<Leased<Q::Item>>> = Vec::new();
     let mut appetite = Appetite { hinted: true, empty: 0, not_before: Instant::now() };
     let mut failures = 0;
-    let mut ready = std::pin::pin!(desk.queue.ready());
     loop {
         while running.try_join_next().is_some() {}
         while let Ok(job) = acks.try_recv() {
@@ -84,10 +83,9 @@ pub(super) async fn run<Q, H>(
                 () = desk.flights.changed.notified() => {}
                 () = desk.handle.triggered(), if !stopping => {}
                 () = desk.handle.resumed(), if !stopping && !pulls => {}
-                () = &mut ready, if hungry && !appetite.hinted => {
-                    appetite.hinted = true;
-                    ready.set(desk.queue.ready());
-                }
+                // Made anew each time, and never kept unpolled: it may be half-way through asking the queue, and hold the
+                // connection that a handler, a hand-back or the step below waits for.
+                () = desk.queue.ready(), if hungry && !appetite.hinted => appetite.hinted = true,
                 () = sleep_until(appetite.not_before), if hungry && appetite.hinted => {}
             }
             continue;

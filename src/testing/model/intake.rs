@@ -214,10 +214,8 @@ impl Driver {
             }
         }
         for task in self.tasks {
-            if let Err(error) = task.await
-                && let Ok(panic) = error.try_into_panic()
-                && panic.downcast_ref::<Scripted>().is_none()
-            {
+            let panic = task.await.err().and_then(|error| error.try_into_panic().ok());
+            if let Some(panic) = panic.filter(|panic| panic.downcast_ref::<Scripted>().is_none()) {
                 std::panic::resume_unwind(panic);
             }
         }
