@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use winddown::{
-    BoxError, Budget, Done, Outcome, Overrun, Phase, Rank, Reason, Report, ShutdownCoordinator, Unfinished,
-    signal,
+    BoxError, Budget, Cx, Done, Outcome, Overrun, Phase, Rank, Reason, Report, ShutdownCoordinator,
+    Unfinished, signal,
 };
 
 #[path = "support/log.rs"]
@@ -486,4 +486,25 @@ async fn a_shield_outlasts_the_drain_and_is_not_begun_after_it() {
     assert_eq!(report.took(), 8_200 * MS, "{report}");
     let ledger = report.gate("jobs").unwrap();
     assert_eq!((ledger.finished, ledger.handed_back, report.code()), (1, 1, 0), "{report}");
+}
+
+/// What is shielded hears the end of the drain, and may make haste rather than be cut later.
+#[tokio::test(start_paused = true)]
+async fn a_shield_hears_that_the_drain_is_over() {
+    for (grace, drain) in [(10, 8_000), (5, 3_500)] {
+        let mut shutdown = coordinator(grace);
+        let jobs =
+            shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
+        let job = jobs.admit(1).unwrap();
+        tokio::spawn(async move {
+            let hurry = async |_: &u32, cx: &Cx| {
+                cx.shield(cx.cancelled()).await;
+                Ok::<(), BoxError>(())
+            };
+            assert!(matches!(job.run(hurry).await, Done::Finished(())));
+        });
+        let report = run_then_stop(shutdown).await;
+        assert_eq!((report.took(), report.code()), (drain * MS, 0), "{report}");
+        assert_eq!(report.gate("jobs").unwrap().finished, 1, "{report}");
+    }
 }
