@@ -48,6 +48,8 @@ pub use stopping::{UntilStopping, until_stopping};
 
 /// How long the accept loop may take to be polled for the first time before its listener is closed without it.
 const START: Duration = Duration::from_millis(50);
+/// What no limit goes beyond, so that an instant can still be that much later.
+const LONGEST: Duration = Duration::from_secs(86_400 * 365);
 
 /// A server to be [added](ShutdownCoordinator::add); made by [`serve`].
 ///
@@ -138,7 +140,7 @@ impl<S> Server<S> {
     /// How long an HTTP/1 request's head may take from its first byte, and a new connection until that byte; 30 s when not
     /// given. Then 408, or for a silent peer the end.
     pub fn head_limit(mut self, limit: Duration) -> Self {
-        self.limits.head = limit;
+        self.limits.head = limit.min(LONGEST);
         self
     }
 
@@ -153,38 +155,38 @@ impl<S> Server<S> {
     /// It has to be longer than the idle limit of whatever balancer is in front, or that sends requests into a close; the
     /// longest that is common is 600 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
-        self.limits.keep_alive = limit;
+        self.limits.keep_alive = limit.min(LONGEST);
         self
     }
 
     /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given.
     pub fn ping(mut self, interval: Duration) -> Self {
-        self.limits.ping = interval;
+        self.limits.ping = interval.min(LONGEST);
         self
     }
 
     /// How long a peer may read nothing of what is sent to it; 60 s when not given. Then it is cut.
     pub fn write_stall(mut self, limit: Duration) -> Self {
-        self.limits.write_stall = limit;
+        self.limits.write_stall = limit.min(LONGEST);
         self
     }
 
     /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
     pub fn idle_grace(mut self, grace: Duration) -> Self {
-        self.limits.idle_grace = grace;
+        self.limits.idle_grace = grace.min(LONGEST);
         self
     }
 
     /// At the stop: how long the rest of a partial head may take; 1 s when not given. Then 408. HTTP/2 peers without a
     /// running stream get as long to answer the GOAWAY.
     pub fn head_grace(mut self, grace: Duration) -> Self {
-        self.limits.head_grace = grace;
+        self.limits.head_grace = grace.min(LONGEST);
         self
     }
 
     /// When the drain is over: how long requests still have to come to an end before they are cut; 100 ms when not given.
     pub fn forced(mut self, window: Duration) -> Self {
-        self.limits.forced = window;
+        self.limits.forced = window.min(LONGEST);
         self
     }
 }

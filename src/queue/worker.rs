@@ -48,6 +48,8 @@ const CONCURRENCY: usize = 8;
 const LEASE: Duration = Duration::from_secs(30);
 /// Below this no renewal could be relied upon.
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+/// Beyond it no instant could be that much later.
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400 * 365);
 const ATTEMPTS: u32 = 3;
 
 /// Claims jobs from the queue, each under a lease, and runs the handler on them until the program stops.
@@ -107,10 +109,10 @@ impl<Q, H> Work<Q, H> {
         self
     }
 
-    /// For how long a job is claimed at a time; 30 s when not given, at least 50 ms. It is renewed after a third of that, so that it
+    /// For how long a job is claimed at a time; 30 s when not given, from 50 ms to a year. It is renewed after a third of that, so that it
     /// says how soon a job is free again whose process has crashed, not how long a job may take.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.max(SHORTEST_LEASE);
+        self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         self
     }
 
