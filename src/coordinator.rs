@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use crate::budget::{Budget, BudgetError, Plan};
-use crate::catch::Work;
+use crate::catch::{Work, quietly};
 use crate::error::BoxError;
 use crate::escalation::Escalation;
 use crate::gate::Gate;
@@ -80,6 +81,7 @@ pub struct StartError {
 enum NewErrorKind {
     Budget(BudgetError),
     NoRuntime,
+    NoClock,
 }
 
 struct Task {
@@ -102,9 +104,13 @@ impl ShutdownCoordinator {
     /// # Errors
     ///
     /// A budget that does not fit a given grace period is refused, with the ladder and the rung that is too long. There
-    /// has to be a tokio runtime here: its handle is kept.
+    /// has to be a tokio runtime here, with its clock enabled: its handle is kept.
     pub fn new(budget: Budget, signals: Signals) -> Result<Self, NewError> {
         let runtime = Handle::try_current().map_err(|_| NewError(NewErrorKind::NoRuntime))?;
+        // It has no question for that but to make a timer, which panics.
+        if quietly(|| drop(tokio::time::sleep(Duration::ZERO))).is_none() {
+            return Err(NewError(NewErrorKind::NoClock));
+        }
         let plan = budget.plan().map_err(|error| NewError(NewErrorKind::Budget(error)))?;
         let caught = signals.caught();
         let (link, leave) = signals.claim();
@@ -290,6 +296,9 @@ impl fmt::Display for NewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             NewErrorKind::Budget(error) => error.fmt(f),
+            NewErrorKind::NoClock => {
+                f.write_str("the tokio runtime here has no clock: call enable_time or enable_all")
+            }
             NewErrorKind::NoRuntime => f.write_str("there is no tokio runtime here"),
         }
     }
@@ -299,7 +308,7 @@ impl std::error::Error for NewError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
             NewErrorKind::Budget(error) => error.source(),
-            NewErrorKind::NoRuntime => None,
+            NewErrorKind::NoRuntime | NewErrorKind::NoClock => None,
         }
     }
 }

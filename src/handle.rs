@@ -95,16 +95,14 @@ impl ShutdownHandle {
 
     /// Waits for the end of the stop. All callers get the same report, also those that call later.
     ///
-    /// A task or a hook that waits for this is left out of the phase that it would hold up. Work that a gate let in is
-    /// not: it holds the drain until that is over.
+    /// A task or a hook that waits for this is left out of the phase that it would hold up, for as long as it waits. Work
+    /// that a gate let in is not: it holds the drain until that is over.
     ///
     /// # Cancel safety
     ///
     /// Dropping it loses nothing.
     pub async fn ended(&self) -> Report {
-        if !self.control.ended.is_fired() {
-            unit::leave_out();
-        }
+        let _left_out = if self.control.ended.is_fired() { None } else { unit::leave_out() };
         self.control.ended.fired().await;
         self.control.report().expect("the report is there before its latch fires")
     }

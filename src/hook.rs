@@ -162,7 +162,8 @@ async fn on_a_thread(
 ) -> Result<(), BoxError> {
     let (done, result) = tokio::sync::oneshot::channel();
     // Not the runtime's blocking pool: that may be full of the very work that will not end.
-    std::thread::Builder::new().name(name).spawn(move || {
+    // A thread's name ends at a NUL, and one that is inside is a panic.
+    std::thread::Builder::new().name(name.replace('\0', " ")).spawn(move || {
         let ended = std::panic::catch_unwind(AssertUnwindSafe(call));
         // Nobody hears it where the hook was given up.
         let _ = done.send(ended);

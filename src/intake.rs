@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::catch::quietly;
 use crate::error::{BoxError, GateClosed};
 use crate::gate::{Gate, InFlight};
 use crate::overrun::Overrun;
@@ -93,7 +94,8 @@ struct Held<T: Send + Sync + 'static> {
 }
 
 struct Item<T> {
-    value: T,
+    /// Taken by the drop alone.
+    value: Option<T>,
     /// The order of admission.
     number: u64,
     ending: Ending,
@@ -256,6 +258,10 @@ impl<T: Send + Sync + 'static> fmt::Debug for Intake<T> {
 // === impl Item ===
 
 impl<T> Item<T> {
+    fn value(&self) -> &T {
+        self.value.as_ref().expect("an item is there until it is dropped")
+    }
+
     /// Why it comes back; dropped, where it is owed no more.
     fn why(&self) -> Why {
         self.ending.why().unwrap_or(Why::Dropped)
@@ -263,5 +269,13 @@ impl<T> Item<T> {
 
     fn unfinished(self: &Arc<Self>) -> Unfinished<T> {
         Unfinished { item: Arc::clone(self), why: self.why() }
+    }
+}
+
+impl<T> Drop for Item<T> {
+    fn drop(&mut self) {
+        // Wherever the last holder happens to be: one item that panics here must not take others with it.
+        let value = self.value.take();
+        quietly(|| drop(value));
     }
 }

@@ -106,7 +106,7 @@ impl Runner {
     {
         self.counts.0.runs.fetch_add(1, Ordering::Relaxed);
         let mut more = More::No;
-        let work = caught(async {
+        let work = caught(Box::pin(async {
             let step = step();
             let output = match self.limit {
                 Some(limit) => tokio::time::timeout(limit, step)
@@ -116,7 +116,7 @@ impl Runner {
             };
             more = output.into_step()?;
             Ok(())
-        });
+        }));
         let (outcome, error) = work.await;
         if outcome == Outcome::Finished {
             return Ok(more);

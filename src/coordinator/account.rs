@@ -41,8 +41,10 @@ impl Log {
         let (outcome, error) = match unit.ended() {
             Some((ended, _)) => ended.clone(),
             // It waits for the end of the stop, and was left out.
-            None if in_time => (Outcome::Finished, None),
+            None if in_time && !unit.gone.is_fired() => (Outcome::Finished, None),
             None if !unit.begun.is_fired() => (Outcome::NotStarted, None),
+            // Not by us: it was done before its time was over.
+            None if in_time => (Outcome::Failed, Some("it was dropped: its runtime has ended".to_owned())),
             None if control.forced.is_fired() => (Outcome::Forced, None),
             None => (Outcome::Overdue, None),
         };
@@ -120,13 +122,13 @@ fn task_report(control: &Control, task: &Task) -> TaskReport {
     let (outcome, error) = match unit.ended() {
         Some((ended, _)) => ended.clone(),
         None if unit.began().is_none() => (Outcome::NotStarted, None),
-        None if unit.done.is_fired() && !unit.gone.is_fired() => {
+        None if unit.is_done() && !unit.gone.is_fired() => {
             (Outcome::Finished, Some("waits for the end of the stop".to_owned()))
         }
         None if control.forced.is_fired() => (Outcome::Forced, None),
         None => (Outcome::Overdue, None),
     };
-    let stuck = unit.is_running() && !unit.done.is_fired();
+    let stuck = unit.is_running() && !unit.is_done();
     TaskReport { name: unit.name.clone(), outcome, error, took: unit.ran(), stuck }
 }
 

@@ -230,7 +230,7 @@ async fn wait(control: &Control, started: &Started) -> bool {
     let in_time = loop {
         tokio::select! {
             biased;
-            () = unit.done.fired() => break true,
+            () = unit.done() => break true,
             // Less time is left for this hook and for those behind it: it is shared anew.
             () = control.forced.fired(), if !forced => {
                 forced = true;
@@ -256,8 +256,11 @@ async fn judge(control: &Control, started: Started, log: &mut Log) -> bool {
 }
 
 async fn all_done(units: &[Arc<Unit>]) {
-    for unit in units.iter().filter(|unit| unit.began().is_some()) {
-        unit.done.fired().await;
+    // Again, since one that had waited for the end of the stop may have gone on while others were waited for.
+    while units.iter().any(|unit| unit.began().is_some() && !unit.is_done()) {
+        for unit in units.iter().filter(|unit| unit.began().is_some()) {
+            unit.done().await;
+        }
     }
 }
 
@@ -270,7 +273,7 @@ async fn hand_back(
     later: &[Arc<Unit>],
 ) -> bool {
     let gates = control.gates();
-    let returns: Vec<_> = gates.iter().filter_map(|gate| gate.seat().returns()).collect();
+    let returns: Vec<_> = gates.iter().flat_map(|gate| gate.seat().returns()).collect();
     let gone = async {
         for gate in &gates {
             gate.drained().await;

@@ -47,7 +47,7 @@ impl ShutdownCoordinator {
                 biased;
                 done = set_up => match done {
                     Ok(result) => result,
-                    Err(panic) => Err(format!("the set-up panicked: {}", panic_message(&*panic)).into()),
+                    Err(panic) => Err(format!("the set-up panicked: {}", panic_message(panic)).into()),
                 },
                 () = async {
                     control.triggered.fired().await;
@@ -133,9 +133,8 @@ impl ShutdownCoordinator {
         }
         tracing::info!(target: "winddown", signals = self.caught, grace = %Human(plan.kill()), "shutdown.ready");
         self.start_tasks(|_| true);
-        if self.control.is_paused() {
-            self.control.gates().iter().filter(|gate| gate.is_pulled()).for_each(crate::gate::Gate::pause);
-        }
+        // Those that were made before they were called pulled.
+        self.control.tell_gates_of_pause();
         self.control.readiness.set(true);
     }
 

@@ -49,7 +49,8 @@ pub(crate) struct Seat {
     /// Those that are, or were when the gate closed.
     keepers: AtomicUsize,
     drain_end: DrainEnd,
-    returns: Mutex<Option<Weak<dyn Returns>>>,
+    /// One for each intake that was made of the gate.
+    returns: Mutex<Vec<Weak<dyn Returns>>>,
     task_limit: Mutex<(Option<Duration>, Overrun)>,
     handed_back: AtomicUsize,
     still_running: AtomicUsize,
@@ -80,7 +81,7 @@ impl Seat {
             shields: AtomicUsize::new(0),
             keepers: AtomicUsize::new(0),
             drain_end,
-            returns: Mutex::new(None),
+            returns: Mutex::new(Vec::new()),
             task_limit: Mutex::new((None, Overrun::default())),
             handed_back: AtomicUsize::new(0),
             still_running: AtomicUsize::new(0),
@@ -91,11 +92,13 @@ impl Seat {
     }
 
     pub(crate) fn attach(&self, returns: Weak<dyn Returns>) {
-        *lock(&self.returns) = Some(returns);
+        let mut all = lock(&self.returns);
+        all.retain(|returns| returns.strong_count() > 0);
+        all.push(returns);
     }
 
-    pub(crate) fn returns(&self) -> Option<Arc<dyn Returns>> {
-        lock(&self.returns).as_ref().and_then(Weak::upgrade)
+    pub(crate) fn returns(&self) -> Vec<Arc<dyn Returns>> {
+        lock(&self.returns).iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn set_task_limit(&self, limit: Option<Duration>, overrun: Overrun) {

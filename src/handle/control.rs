@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::unit::Unit;
 use crate::budget::Plan;
+use crate::catch::quietly;
 use crate::escalation::Escalation;
 use crate::gate::{DrainEnd, Gate};
 use crate::latch::Latch;
@@ -128,7 +129,7 @@ impl Control {
             gate.close();
         }
         self.triggered.fire();
-        self.triggered_token.cancel();
+        quietly(|| self.triggered_token.cancel());
         match &self.leave {
             Some(_) => self.link.nudge(),
             None => self.watch(),
@@ -186,7 +187,7 @@ impl Control {
             gate.close();
         }
         self.stopping.fire();
-        self.stopping_token.cancel();
+        quietly(|| self.stopping_token.cancel());
     }
 
     /// The drain is over.
@@ -264,11 +265,26 @@ impl Control {
     }
 
     pub(crate) fn set_paused(&self, paused: bool) {
-        if self.triggered.is_fired() || self.paused.send_replace(paused) == paused {
+        // A waker that panics must not keep the gates from hearing of it. The flag is set before any is woken.
+        if self.triggered.is_fired() || quietly(|| self.paused.send_replace(paused)) == Some(paused) {
             return;
         }
-        for gate in self.gates().iter().filter(|gate| gate.is_pulled()) {
-            if paused { gate.pause() } else { gate.resume() }
+        self.tell_gates_of_pause();
+    }
+
+    /// Brings the gates that pull to what the flag says.
+    ///
+    /// No lock spans the flag and the gates. Whoever has told the gates looks at the flag once more, so that the last to
+    /// tell them, whoever that is, tells them what it says last.
+    pub(crate) fn tell_gates_of_pause(&self) {
+        loop {
+            let paused = *self.paused.borrow();
+            for gate in self.gates().iter().filter(|gate| gate.is_pulled()) {
+                if paused { gate.pause() } else { gate.resume() }
+            }
+            if *self.paused.borrow() == paused {
+                return;
+            }
         }
     }
 

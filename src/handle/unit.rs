@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -23,12 +24,15 @@ pub(crate) struct Unit {
     pub(crate) begun: Latch,
     /// Its future is gone.
     pub(crate) gone: Latch,
-    /// It is gone, or waits for the end of the stop itself: in either case nobody waits for it.
-    pub(crate) done: Latch,
+    /// How often it waits for the end of the stop itself, at this moment.
+    waits: watch::Sender<usize>,
 }
 
 /// Tells that the future is gone, however that came.
 struct Gone(Arc<Unit>);
+
+/// Nobody waits for the unit while this is held.
+pub(crate) struct LeftOut(Arc<Unit>);
 
 // === impl Unit ===
 
@@ -42,7 +46,7 @@ impl Unit {
             abort: OnceLock::new(),
             begun: Latch::new(),
             gone: Latch::new(),
-            done: Latch::new(),
+            waits: watch::Sender::new(0),
         })
     }
 
@@ -76,8 +80,24 @@ impl Unit {
 
     /// Aborts it, unless nobody waits for it: what waits for the end of the stop gets to hear of it.
     pub(crate) fn give_up(&self) {
-        if !self.done.is_fired() {
+        if !self.is_done() {
             self.abort();
+        }
+    }
+
+    /// Whether nobody has to wait for it: it is gone, or waits for the end of the stop itself.
+    pub(crate) fn is_done(&self) -> bool {
+        self.gone.is_fired() || *self.waits.borrow() > 0
+    }
+
+    /// Waits until it [is done](Self::is_done); what then goes on with its work all the same is not done any more.
+    pub(crate) async fn done(&self) {
+        let mut waits = self.waits.subscribe();
+        tokio::select! {
+            biased;
+            () = self.gone.fired() => {}
+            // The sender is ours, so that there is always an answer.
+            _ = waits.wait_for(|waits| *waits > 0) => {}
         }
     }
 
@@ -103,11 +123,18 @@ impl Unit {
 impl Drop for Gone {
     fn drop(&mut self) {
         self.0.gone.fire();
-        self.0.done.fire();
     }
 }
 
-/// The unit that runs here waits for the end of the stop, and must not be waited for.
-pub(crate) fn leave_out() {
-    let _ = UNIT.try_with(|unit| unit.done.fire());
+impl Drop for LeftOut {
+    fn drop(&mut self) {
+        self.0.waits.send_modify(|waits| *waits -= 1);
+    }
+}
+
+/// The unit that runs here waits for the end of the stop, and must not be waited for as long as this is held.
+pub(crate) fn leave_out() -> Option<LeftOut> {
+    let unit = UNIT.try_with(Arc::clone).ok()?;
+    unit.waits.send_modify(|waits| *waits += 1);
+    Some(LeftOut(unit))
 }

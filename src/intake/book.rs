@@ -35,7 +35,7 @@ impl<T> Book<T> {
 
     /// Takes an item in; the key leads to it until it is removed.
     pub(super) fn admit(&mut self, value: T) -> (usize, Arc<Item<T>>) {
-        let item = Arc::new(Item { value, number: self.admitted, ending: Ending::live() });
+        let item = Arc::new(Item { value: Some(value), number: self.admitted, ending: Ending::live() });
         self.admitted += 1;
         self.live += 1;
         self.unsettled += 1;

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::book::{Book, Owed};
 use super::{Cx, Held, Item, Job, Unfinished, Why};
 use crate::backoff::Backoff;
-use crate::catch::{caught, panic_message};
+use crate::catch::{caught, panic_message, quietly};
 use crate::error::BoxError;
 use crate::gate::{Gate, InFlight, Returns, Settled};
 use crate::latch::Latch;
@@ -120,7 +121,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             book.unsettled -= 1;
             book.items.remove(key)
         };
-        // The item's own drop may be anything: not under the lock.
+        // The item's own drop may take its time: not under the lock.
         drop(gone);
         drop(guard);
         // Only a stop waits for this, and it has closed the gate before it looked into the book: our look is later.
@@ -152,7 +153,9 @@ impl<T: Send + Sync + 'static> Core<T> {
 
     fn collect_in_background(self: &Arc<Self>) {
         let collector = Collector::new(Arc::clone(self));
-        match &self.gate.seat().runtime {
+        // A gate of its own has no runtime but the one that it is used on.
+        let runtime = self.gate.seat().runtime.clone().or_else(|| Handle::try_current().ok());
+        match runtime {
             // On a runtime that is shutting down the collector is dropped, and its drop loses nothing unnamed.
             Some(runtime) => drop(runtime.spawn(collector.run())),
             None => drop(collector),
@@ -161,8 +164,7 @@ impl<T: Send + Sync + 'static> Core<T> {
 
     fn name(&self, item: &Item<T>) -> String {
         let name = self.options().name.clone();
-        name.and_then(|name| std::panic::catch_unwind(AssertUnwindSafe(|| name(&item.value))).ok())
-            .unwrap_or_else(|| format!("#{}", item.number))
+        name.and_then(|name| quietly(|| name(item.value()))).unwrap_or_else(|| format!("#{}", item.number))
     }
 
     /// The item reached its queue; without a guard it may still be running.
@@ -192,7 +194,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             let sink = self.options().last_resort.clone();
             if let Some(sink) = sink {
                 // A panicking sink must not take the other items with it.
-                let _ = std::panic::catch_unwind(AssertUnwindSafe(|| sink(&item.value, why)));
+                quietly(|| sink(item.value(), why));
             }
             self.gate.seat().lost(name, why);
             if let Some((key, _)) = held {
@@ -228,7 +230,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             // The call itself may panic before there is a future.
             let called = std::panic::catch_unwind(AssertUnwindSafe(&mut call));
             let called: Call = called.unwrap_or_else(|panic| {
-                let message = panic_message(&*panic);
+                let message = panic_message(panic);
                 Box::pin(async move { Err(message.into()) })
             });
             tokio::select! {

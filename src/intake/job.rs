@@ -6,6 +6,8 @@ use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use tokio::time::Instant;
+
 use super::book::Owed;
 use super::core::Core;
 use super::{Cx, Done, Held, Job, Why};
@@ -34,7 +36,7 @@ impl<T: Send + Sync + 'static> Job<T> {
         }
         let cx = held.core.cx();
         let ended = {
-            let work = pin!(handler(&held.item.value, &cx));
+            let work = pin!(handler(held.item.value(), &cx));
             until_cut(work, held, &cx).await
         };
         match ended {
@@ -98,7 +100,7 @@ impl<T: Send + Sync + 'static> Deref for Job<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.held().item.value
+        self.held().item.value()
     }
 }
 
@@ -136,9 +138,11 @@ async fn until_cut<T: Send + Sync + 'static, F: Future>(
     let mut cancelled = pin!(held.guard.hard_signal());
     let mut cut = pin!(held.guard.cut_signal());
     let limit = held.core.options().limit;
+    // Counted from here, and not from the first time that it is asked for: the work may begin with a shield.
+    let began = Instant::now();
     let mut overran = pin!(async move {
         match limit {
-            Some(limit) => tokio::time::sleep(limit).await,
+            Some(limit) => tokio::time::sleep(limit.saturating_sub(began.elapsed())).await,
             None => std::future::pending().await,
         }
     });

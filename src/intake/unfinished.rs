@@ -24,13 +24,13 @@ impl<T> Deref for Unfinished<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.item.value
+        self.item.value()
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Unfinished<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unfinished").field("item", &self.item.value).field("why", &self.why()).finish()
+        f.debug_struct("Unfinished").field("item", self.item.value()).field("why", &self.why()).finish()
     }
 }
 

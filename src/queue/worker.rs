@@ -108,7 +108,7 @@ impl<Q, H> Work<Q, H> {
         self
     }
 
-    /// For how long a job is claimed at a time; 30 s when not given, at least 50 ms. It is renewed after a third of that, so that it
+    /// For how long a job is claimed at a time; 30 s when not given, from 50 ms to a year. It is renewed after a third of that, so that it
     /// says how soon a job is free again whose process has crashed, not how long a job may take.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST);

@@ -32,7 +32,7 @@ impl Control {
 /// What a gate has in flight: its units where it keeps these, its items, by name.
 fn gate_lines(gate: &Gate) -> Vec<String> {
     let mut lines = still_in_flight(gate);
-    if let Some(returns) = gate.seat().returns() {
+    for returns in gate.seat().returns() {
         lines.extend(returns.names(NAMED).into_iter().map(|item| format!("{item} of gate {}", gate.name())));
     }
     lines

@@ -215,7 +215,8 @@ where
 {
     let flight = job.flight();
     flight.reach(Stage::Begun);
-    let work = async { handler.handle(job, cx).await };
+    // Its error is put into words here, where a panic in them is caught too.
+    let work = async { handler.handle(job, cx).await.map_err(|error| with_sources(&*error.into())) };
     let ended = tokio::select! {
         biased;
         why = flight.lost() => return End::Lost(why),
@@ -226,10 +227,10 @@ where
             flight.reach(Stage::Done);
             End::Done
         }
-        Ok(Err(error)) => End::Failed(with_sources(&*error.into())),
+        Ok(Err(reason)) => End::Failed(reason),
         // While the program stops it may be the stop that it fell over: it goes back, and no attempt is used.
         Err(panic) if cx.is_stopping() => std::panic::resume_unwind(panic),
-        Err(panic) => End::Failed(format!("it panicked: {}", panic_message(&*panic))),
+        Err(panic) => End::Failed(format!("it panicked: {}", panic_message(panic))),
     }
 }
 
