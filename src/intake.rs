@@ -3,7 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::catch::quietly;
 use crate::error::{BoxError, GateClosed};
@@ -98,6 +101,8 @@ struct Item<T> {
     value: Option<T>,
     /// The order of admission.
     number: u64,
+    /// When it was let in, for items that have names.
+    since: Option<Instant>,
     ending: Ending,
 }
 
@@ -191,8 +196,10 @@ impl<T: Send + Sync + 'static> Intake<T> {
         &self.core.gate
     }
 
-    /// How an item is called in log and report; its number in order of admission when this is not given.
+    /// How an item is called in log and report, where it then also has an age; its number in order of admission when this is
+    /// not given.
     pub fn named(self, name: impl Fn(&T) -> String + Send + Sync + 'static) -> Self {
+        self.core.ages.store(true, Ordering::Relaxed);
         self.core.options().name = Some(Arc::new(name));
         self
     }

@@ -19,6 +19,8 @@ pub struct Found {
     pub prestop: Option<String>,
     /// Whether this is a container on Kubernetes.
     pub kubernetes: bool,
+    /// Whether this is Windows.
+    pub windows: bool,
     /// Whether somebody sits at a terminal.
     pub terminal: bool,
 }
@@ -31,6 +33,7 @@ pub fn detect() -> Found {
         grace: text(GRACE),
         prestop: text(PRESTOP),
         kubernetes: env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+        windows: env::consts::FAMILY == "windows",
         terminal: io::stdin().is_terminal() || io::stderr().is_terminal(),
     }
 }
@@ -43,6 +46,8 @@ impl Found {
         let seconds = Duration::from_secs;
         let mut budget = if self.kubernetes {
             Budget::assumed(seconds(30), "what Kubernetes grants unless told otherwise").balancer(true)
+        } else if self.windows {
+            Budget::assumed(seconds(5), "what Windows grants when a console is closed")
         } else if self.terminal {
             Budget::assumed(seconds(10), "a terminal: nothing kills, but somebody waits")
         } else {
@@ -70,7 +75,7 @@ impl Budget {
     /// Finds out the grace period, and says in the plan which it used and why.
     ///
     /// In this order: `WINDDOWN_GRACE` (a duration such as `30s`; then it is *given*); on Kubernetes 30 s, *assumed*;
-    /// anywhere else 10 s, *assumed*. On Kubernetes a balancer has to notice first, so that there is an `unready`.
+    /// on Windows 5 s and anywhere else 10 s, *assumed*. On Kubernetes a balancer has to notice first, so that there is an `unready`.
     /// `WINDDOWN_PRESTOP` is subtracted: Kubernetes counts a preStop hook in the grace, and such a hook takes the place
     /// of `unready`.
     ///

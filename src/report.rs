@@ -106,7 +106,7 @@ pub struct GateReport {
     pub cut: Vec<(String, usize)>,
     /// What was neither finished nor handed back.
     pub lost: usize,
-    /// Of what was lost: what is still running, by name and age, where the gate keeps these.
+    /// What is still in flight at the end, where names are kept: of what was lost, and the items counted under `still_running`.
     pub still_in_flight: Vec<String>,
     /// Items whose future would not end and that were given to the *still running* callback, counted under `handed_back`.
     pub still_running: usize,

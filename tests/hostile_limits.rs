@@ -81,7 +81,7 @@ async fn a_server_takes_limits_of_any_length() {
             3 => server.write_stall(longest),
             4 => server.idle_grace(longest),
             5 => server.head_grace(longest),
-            6 => server.forced(longest),
+            6 => server.cancel_grace(longest),
             _ => server.max_head_size(usize::MAX).max_connections(usize::MAX).max_backlog(usize::MAX),
         });
         let handle = shutdown.handle();

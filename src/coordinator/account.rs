@@ -104,6 +104,7 @@ fn ledger(gate: &Gate) -> GateReport {
     let lost = in_flight + gate.cut_count() + seat.lost_items().len();
     // While work still runs the counts are not of one moment: no more is lost than there was.
     let lost = lost.min((held + let_in).saturating_sub(handed_back + cut_in_all));
+    let still_running = seat.still_running();
     GateReport {
         name: gate.name().to_owned(),
         held,
@@ -112,8 +113,12 @@ fn ledger(gate: &Gate) -> GateReport {
         handed_back,
         cut,
         lost,
-        still_in_flight: if in_flight > 0 { still_in_flight(gate) } else { Vec::new() },
-        still_running: seat.still_running_count(),
+        still_running: still_running.len(),
+        still_in_flight: still_in_flight(gate)
+            .into_iter()
+            .filter(|_| in_flight > 0)
+            .chain(still_running)
+            .collect(),
     }
 }
 

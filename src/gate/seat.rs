@@ -15,7 +15,7 @@ use crate::overrun::Overrun;
 
 /// Hands back what a gate let in and what was not finished.
 pub(crate) trait Returns: Send + Sync {
-    /// The names of up to `most` items that are neither finished nor handed back; nothing rather than a wait.
+    /// Up to `most` items that are neither finished nor handed back, a line each; nothing rather than a wait.
     fn names(&self, most: usize) -> Vec<String>;
 
     /// Waits until every item is finished, handed back or lost.
@@ -53,7 +53,7 @@ pub(crate) struct Seat {
     returns: Mutex<Vec<Weak<dyn Returns>>>,
     task_limit: Mutex<(Option<Duration>, Overrun)>,
     handed_back: AtomicUsize,
-    still_running: AtomicUsize,
+    still_running: Mutex<Vec<String>>,
     /// Given up as still running, their guards not dropped: counted elsewhere in the ledger already.
     accounted: AtomicUsize,
     lost: Mutex<Vec<(String, String)>>,
@@ -84,7 +84,7 @@ impl Seat {
             returns: Mutex::new(Vec::new()),
             task_limit: Mutex::new((None, Overrun::default())),
             handed_back: AtomicUsize::new(0),
-            still_running: AtomicUsize::new(0),
+            still_running: Mutex::new(Vec::new()),
             accounted: AtomicUsize::new(0),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(BTreeMap::new()),
@@ -132,9 +132,9 @@ impl Seat {
     }
 
     /// An item that may still be running was taken over by the callback for these.
-    pub(crate) fn taken_over(&self) {
+    pub(crate) fn taken_over(&self, item: String) {
         self.handed_back.fetch_add(1, Ordering::AcqRel);
-        self.still_running.fetch_add(1, Ordering::AcqRel);
+        lock(&self.still_running).push(item);
     }
 
     pub(crate) fn lost(&self, item: String, why: &str) {
@@ -153,8 +153,8 @@ impl Seat {
         self.handed_back.load(Ordering::Acquire)
     }
 
-    pub(crate) fn still_running_count(&self) -> usize {
-        self.still_running.load(Ordering::Acquire)
+    pub(crate) fn still_running(&self) -> Vec<String> {
+        lock(&self.still_running).clone()
     }
 
     pub(crate) fn accounted_count(&self) -> usize {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::Item;
 use super::ending::Ending;
 use crate::gate::InFlight;
@@ -34,8 +36,9 @@ impl<T> Book<T> {
     }
 
     /// Takes an item in; the key leads to it until it is removed.
-    pub(super) fn admit(&mut self, value: T) -> (usize, Arc<Item<T>>) {
-        let item = Arc::new(Item { value: Some(value), number: self.admitted, ending: Ending::live() });
+    pub(super) fn admit(&mut self, value: T, since: Option<Instant>) -> (usize, Arc<Item<T>>) {
+        let item =
+            Arc::new(Item { value: Some(value), number: self.admitted, since, ending: Ending::live() });
         self.admitted += 1;
         self.live += 1;
         self.unsettled += 1;

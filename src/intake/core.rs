@@ -3,16 +3,19 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::book::{Book, Owed};
 use super::{Cx, Held, Item, Job, Unfinished, Why};
 use crate::backoff::Backoff;
+use crate::budget::Human;
 use crate::catch::{caught, panic_message, quietly};
 use crate::error::BoxError;
 use crate::gate::{Gate, InFlight, Returns, Settled};
@@ -50,6 +53,8 @@ pub(super) struct Core<T: Send + Sync + 'static> {
     /// A job was ended or an item settled.
     settled: Notify,
     give_up: Latch,
+    /// Whether items have names, and so ages: their clock is read only then.
+    pub(super) ages: AtomicBool,
 }
 
 pub(super) struct Options<T> {
@@ -81,6 +86,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             arrived: Notify::new(),
             settled: Notify::new(),
             give_up: Latch::new(),
+            ages: AtomicBool::new(false),
         });
         // Weak: the gate must not keep alive what keeps the gate alive.
         let weak = Arc::downgrade(&core);
@@ -109,7 +115,8 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     pub(super) fn register(self: &Arc<Self>, value: T, guard: InFlight) -> Job<T> {
-        let (key, item) = self.book().admit(value);
+        let since = self.ages.load(Ordering::Relaxed).then(Instant::now);
+        let (key, item) = self.book().admit(value, since);
         Job { held: Some(Held { core: Arc::clone(self), item, key, guard }) }
     }
 
@@ -172,15 +179,19 @@ impl<T: Send + Sync + 'static> Core<T> {
         let seat = self.gate.seat();
         let why = item.why();
         if item.ending.hand() {
-            tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
-                why = why.as_str(), "item.requeued");
             match held {
                 Some((key, guard)) => {
+                    tracing::info!(target: "winddown", gate = self.gate.name(), item = self.name(item),
+                        why = why.as_str(), "item.requeued");
                     let gone = self.book().items.remove(key);
                     drop(gone);
                     seat.handed_back(guard);
                 }
-                None => seat.taken_over(),
+                None => {
+                    let name = self.name(item);
+                    tracing::warn!(target: "winddown", gate = self.gate.name(), item = name, "item.still_running");
+                    seat.taken_over(name);
+                }
             }
             self.settle_one();
         }
@@ -262,7 +273,11 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
         let Ok(book) = self.book.try_lock() else { return Vec::new() };
         let items: Vec<Arc<Item<T>>> = book.items.iter().take(most).map(Arc::clone).collect();
         drop(book);
-        items.iter().map(|item| self.name(item)).collect()
+        let age = |item: &Item<T>| item.since.map(|since| format!(", for {:.3}", Human(since.elapsed())));
+        let line = |item: &Arc<Item<T>>| {
+            format!("{} of gate {}{}", self.name(item), self.gate.name(), age(item).unwrap_or_default())
+        };
+        items.iter().map(line).collect()
     }
 
     fn settled(&self) -> Settled<'_> {

@@ -10,10 +10,11 @@ impl fmt::Display for Report {
         let facts = self.facts();
         writeln!(
             f,
-            "stopped: {} | {} of {} | exit code {}",
+            "stopped: {} | {} of {}, {} unused | exit code {}",
             facts.reason,
             Seconds(facts.took),
             Seconds(facts.grace),
+            Seconds(self.unused()),
             self.code()
         )?;
         for (at, reason) in &facts.later {

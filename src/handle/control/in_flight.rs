@@ -8,22 +8,20 @@ use crate::gate::Gate;
 const NAMED: usize = 100;
 
 impl Control {
-    /// What is in flight, a line each. It waits for no lock that work could hold for long.
+    /// What is in flight, a line each: work first, then the hooks and tasks around it. It waits for no lock that work could
+    /// hold for long.
     pub(crate) fn in_flight(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        if let Some(phase) = self.phase() {
-            lines.push(format!("phase {phase}"));
-        }
-        let units = self.units();
-        for unit in units.iter().filter(|unit| unit.is_running()) {
-            lines.push(format!("{} {}, for {:.3}", unit.kind, unit.name, Human(unit.ran())));
-        }
         for gate in self.gates() {
             let count = gate.in_flight();
             if count > 0 {
                 lines.push(format!("gate {}: {count} in flight", gate.name()));
             }
             lines.extend(gate_lines(&gate));
+        }
+        let units = self.units();
+        for unit in units.iter().filter(|unit| unit.is_running()) {
+            lines.push(format!("{} {}, for {:.3}", unit.kind, unit.name, Human(unit.ran())));
         }
         lines
     }
@@ -33,7 +31,7 @@ impl Control {
 fn gate_lines(gate: &Gate) -> Vec<String> {
     let mut lines = still_in_flight(gate);
     for returns in gate.seat().returns() {
-        lines.extend(returns.names(NAMED).into_iter().map(|item| format!("{item} of gate {}", gate.name())));
+        lines.extend(returns.names(NAMED));
     }
     lines
 }

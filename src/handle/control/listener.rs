@@ -23,6 +23,7 @@ impl Control {
     /// Made where it is called for: to name an item is the user's code, and may block.
     fn stuck_list(&self, head: String) -> impl FnOnce() -> String + Send + 'static {
         let me = Weak::clone(&self.me);
+        let head = self.phase().map_or_else(|| head.clone(), |phase| format!("{head}, in phase {phase}"));
         move || watchdog::stuck_list(&head, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
     }
 }
