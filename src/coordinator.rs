@@ -94,8 +94,9 @@ struct Task {
     critical: bool,
     /// Told at the hard signal and given the cancel window, rather than dropped at once.
     cooperative: bool,
-    /// Started also where the stop comes during the set-up: it has something to close.
-    always: bool,
+    /// A coordinator of its own. Started also where the stop comes during the set-up, since it has something to close, and
+    /// given the time for handing back, since it may have something to hand back.
+    part: bool,
     until: Phase,
 }
 
@@ -232,7 +233,7 @@ impl ShutdownCoordinator {
             work: Some(Box::pin(async move { task.await.into_result() })),
             critical: true,
             cooperative: false,
-            always: false,
+            part: false,
             until: Phase::Drain,
         });
         TaskOptions(&mut self.tasks[index])
@@ -333,9 +334,9 @@ impl TaskOptions<'_> {
         self
     }
 
-    /// It is started also where the stop comes before it, during the set-up.
-    fn always(self) -> Self {
-        self.0.always = true;
+    /// It is a coordinator of its own.
+    fn part(self) -> Self {
+        self.0.part = true;
         self
     }
 
