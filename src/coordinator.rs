@@ -91,8 +91,9 @@ struct Task {
     critical: bool,
     /// Told at the hard signal and given the cancel window, rather than dropped at once.
     cooperative: bool,
-    /// Started also where the stop comes during the set-up: it has something to close.
-    always: bool,
+    /// A coordinator of its own. Started also where the stop comes during the set-up, since it has something to close, and
+    /// given the time for handing back, since it may have something to hand back.
+    part: bool,
     until: Phase,
 }
 
@@ -229,7 +230,7 @@ impl ShutdownCoordinator {
             work: Some(Box::pin(async move { task.await.into_result() })),
             critical: true,
             cooperative: false,
-            always: false,
+            part: false,
             until: Phase::Drain,
         });
         TaskOptions(&mut self.tasks[index])

@@ -66,9 +66,9 @@ impl TaskOptions<'_> {
         self
     }
 
-    /// It is started also where the stop comes before it, during the set-up.
-    pub(super) fn always(self) -> Self {
-        self.0.always = true;
+    /// It is a coordinator of its own.
+    pub(super) fn part(self) -> Self {
+        self.0.part = true;
         self
     }
 

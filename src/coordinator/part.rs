@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Component, ShutdownCoordinator};
 use crate::error::BoxError;
 use crate::handle::ShutdownHandle;
-use crate::trigger::{Reason, Signal};
+use crate::trigger::Reason;
 
 /// The part runs as a task of the whole. Stopped alone, it leaves its siblings and the whole running; when the whole
 /// stops or is forced, so does the part, with that reason and within its own budget, but it does not drain for longer.
@@ -27,8 +27,7 @@ impl Component for ShutdownCoordinator {
                 () = whole.forced.fired() => {}
                 () = whole.cancelled.fired() => {}
             }
-            part.force_with(whole.forced_by().map_or(Signal::Terminate, |(_, signal)| signal));
-            std::future::pending::<()>().await;
+            part.fit_into(&whole).await;
         };
         let name = self.name.clone();
         shutdown
@@ -48,8 +47,7 @@ impl Component for ShutdownCoordinator {
                 }
             })
             .optional()
-            .cooperative()
-            .always();
+            .part();
         handle
     }
 }

@@ -84,9 +84,9 @@ impl ShutdownCoordinator {
         let now = Instant::now();
         let deadline = control.deadline(Phase::Requeue).unwrap_or(now);
         let window = now + control.plan.cancel_window(deadline.saturating_duration_since(now));
-        let overdue = self.units(|task| task.until == Phase::Drain);
+        let overdue = self.units(|task| task.until == Phase::Drain && !task.part);
         let cooperative = self.units(|task| task.until == Phase::Drain && task.cooperative);
-        let later = self.units(|task| task.until == Phase::Requeue);
+        let later = self.units(|task| task.until == Phase::Requeue || task.part);
         let hooks = self.side_by_side(Phase::Requeue, log);
         let work = hand_back(&control, window, &overdue, &cooperative, &later);
         let (work, hooks) = with_progress(&control, async { tokio::join!(work, hooks) }).await;

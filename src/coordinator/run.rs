@@ -67,7 +67,7 @@ impl ShutdownCoordinator {
             }
         }
         if control.triggered.is_fired() {
-            self.start_tasks(|task| task.always);
+            self.start_tasks(|task| task.part);
         } else {
             self.begin_work();
             wait_for_the_trigger(&control).await;

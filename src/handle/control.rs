@@ -20,6 +20,7 @@ use crate::trigger::{Leave, Link, Reason, Signal};
 
 mod in_flight;
 mod listener;
+mod room;
 
 pub(crate) use in_flight::still_in_flight;
 
@@ -39,6 +40,8 @@ pub(crate) struct Control {
     pub(crate) drain_end: DrainEnd,
     phases: [Latch; 5],
     report: OnceLock<Report>,
+    /// For a part whose whole drains no more: from when until when the rest of its stop has to fit in.
+    room: watch::Sender<Option<(Instant, Instant)>>,
     paused: watch::Sender<bool>,
     state: Mutex<State>,
     gates: Mutex<Vec<Gate>>,
@@ -78,6 +81,7 @@ impl Control {
             drain_end: DrainEnd::default(),
             phases: std::array::from_fn(|_| Latch::new()),
             report: OnceLock::new(),
+            room: watch::Sender::new(None),
             paused: watch::Sender::new(false),
             state: Mutex::new(State {
                 phase: None,
@@ -147,11 +151,6 @@ impl Control {
         self.forced.fire();
     }
 
-    /// Forces the stop without a signal of its own, as a part of something that was forced.
-    pub(crate) fn force_with(&self, signal: Signal) {
-        self.force(signal, Instant::now());
-    }
-
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.state().begun.as_ref().map(|(reason, _)| reason.clone())
     }
@@ -211,9 +210,19 @@ impl Control {
     /// When the phase ends at the latest, as things stand.
     pub(crate) fn deadline(&self, phase: Phase) -> Option<Instant> {
         let state = self.state();
-        let (_, at) = state.begun.as_ref()?;
         let forced = state.forced.map(|(since, _)| since);
-        Some(later_by(*at, self.plan.deadline(phase, forced, state.stop_intake_ended)))
+        self.deadline_of(phase, state.begun.as_ref()?.1, forced, state.stop_intake_ended)
+    }
+
+    fn deadline_of(
+        &self,
+        phase: Phase,
+        begun: Instant,
+        forced: Option<Duration>,
+        stop_intake_ended: Option<Duration>,
+    ) -> Option<Instant> {
+        let planned = later_by(begun, self.plan.deadline(phase, forced, stop_intake_ended));
+        Some(self.fitted(phase, planned))
     }
 
     pub(crate) fn kill(&self) -> Option<Instant> {
@@ -230,13 +239,14 @@ impl Control {
     pub(crate) async fn passed(&self, phase: Phase, limit: Option<Instant>) {
         loop {
             // Asked before the deadline: a force that comes in between is seen by one of the two.
-            let was_forced = self.forced.is_fired();
+            let (was_forced, mut room) = (self.forced.is_fired(), self.room.subscribe());
             let Some(deadline) = self.deadline(phase) else { return std::future::pending().await };
             let until = limit.map_or(deadline, |limit| limit.min(deadline));
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(until) => return,
                 () = self.forced.fired(), if !was_forced => {}
+                Ok(()) = room.changed() => {}
             }
         }
     }
