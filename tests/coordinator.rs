@@ -140,3 +140,36 @@ async fn a_part_with_a_longer_budget_hands_back_before_the_whole_closes() {
     assert_eq!(*order.lock().unwrap(), ["handed back", "closed"], "{report}");
     assert_eq!(report.task("billing").unwrap().outcome, Outcome::Finished, "{report}");
 }
+
+/// A drain that is short in a long grace leaves time: a shield may use it, and a thread that is blocked does not.
+#[tokio::test(start_paused = true)]
+async fn time_that_the_drain_left_goes_to_shields_and_not_to_what_does_not_move() {
+    for (shielded, took) in
+        [(true, 200 * MS + 2 * Duration::from_secs(1)), (false, 200 * MS + 500 * MS + 40 * MS)]
+    {
+        let budget = Budget::given(Duration::from_secs(10), "test").drain(200 * MS);
+        let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+        let jobs = shutdown
+            .gate("jobs")
+            .requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()))
+            .still_running((), async |(), _| Ok::<(), BoxError>(()));
+        let job = jobs.admit(1).unwrap();
+        let stuck = if shielded {
+            tokio::spawn(async move {
+                let done = job.run(async |_, cx| {
+                    cx.shield(tokio::time::sleep(2200 * MS)).await;
+                    Ok::<(), BoxError>(())
+                });
+                assert!(matches!(done.await, Done::Finished(())));
+            });
+            None
+        } else {
+            // As if its thread were blocked: somebody holds it and does nothing with it.
+            Some(job)
+        };
+        shutdown.handle().trigger("test");
+        let report = shutdown.run().await;
+        assert_eq!(report.took(), took, "{report}");
+        assert_eq!(report.gate("jobs").unwrap().still_running, usize::from(stuck.is_some()), "{report}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What each phase does. Each returns whether it was done before its deadline.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use super::account::Log;
 use super::{ShutdownCoordinator, Task};
 use crate::budget::Human;
+use crate::gate::Gate;
 use crate::handle::control::Control;
 use crate::handle::unit::Unit;
 use crate::hook::{Hook, HookCx, Place, in_order};
@@ -81,14 +83,11 @@ impl ShutdownCoordinator {
     pub(super) async fn requeue(&mut self, log: &mut Log) -> bool {
         let control = Arc::clone(&self.control);
         control.cancel();
-        let now = Instant::now();
-        let deadline = control.deadline(Phase::Requeue).unwrap_or(now);
-        let window = now + control.plan.cancel_window(deadline.saturating_duration_since(now));
         let overdue = self.units(|task| task.until == Phase::Drain && !task.part);
         let cooperative = self.units(|task| task.until == Phase::Drain && task.cooperative);
         let later = self.units(|task| task.until == Phase::Requeue || task.part);
         let hooks = self.side_by_side(Phase::Requeue, log);
-        let work = hand_back(&control, window, &overdue, &cooperative, &later);
+        let work = hand_back(&control, &overdue, &cooperative, &later);
         let (work, hooks) = with_progress(&control, async { tokio::join!(work, hooks) }).await;
         work && hooks
     }
@@ -267,11 +266,13 @@ async fn all_done(units: &[Arc<Unit>]) {
 /// Awaits what was cancelled, hands it back, and gives up what will not go; whether all of it went.
 async fn hand_back(
     control: &Control,
-    window: Instant,
     overdue: &[Arc<Unit>],
     cooperative: &[Arc<Unit>],
     later: &[Arc<Unit>],
 ) -> bool {
+    let now = Instant::now();
+    let time_left = control.deadline(Phase::Requeue).unwrap_or(now).saturating_duration_since(now);
+    let (window, latest) = (now + control.plan.cancel_window(time_left), now + time_left / 2);
     let gates = control.gates();
     let returns: Vec<_> = gates.iter().flat_map(|gate| gate.seat().returns()).collect();
     let gone = async {
@@ -284,7 +285,7 @@ async fn hand_back(
     // Within the window: everything may end by itself; tasks that nothing shields are dropped soon.
     let drop_tasks = async {
         tokio::time::sleep_until(window.min(Instant::now() + TASK_END)).await;
-        while gates.iter().any(|gate| gate.seat().shields.load(std::sync::atomic::Ordering::SeqCst) > 0) {
+        while shields(&gates) > 0 {
             tokio::time::sleep(LAST_STEP).await;
         }
         for unit in overdue.iter().filter(|unit| !cooperative.iter().any(|other| Arc::ptr_eq(unit, other))) {
@@ -298,9 +299,17 @@ async fn hand_back(
         () = drop_tasks => false,
         () = control.passed(Phase::Requeue, Some(window)) => false,
     };
+    // An early drain leaves more time than was planned: it goes to what is shielded, and to what still comes back.
+    while !all_gone && Instant::now() < latest.min(control.deadline(Phase::Requeue).unwrap_or(latest)) {
+        let left = in_flight(&gates);
+        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
+        if shields(&gates) == 0 && in_flight(&gates) >= left {
+            break;
+        }
+    }
     if !all_gone {
         // The window is over: shields fall, and what does not even see that is taken away.
-        gates.iter().for_each(crate::gate::Gate::cut);
+        gates.iter().for_each(Gate::cut);
         overdue.iter().for_each(|unit| unit.give_up());
         all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
     }
@@ -324,6 +333,14 @@ async fn hand_back(
     }
     // What went after the window, but before the phase's end, is not overdue.
     (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time
+}
+
+fn shields(gates: &[Gate]) -> usize {
+    gates.iter().map(|gate| gate.seat().shields.load(Ordering::SeqCst)).sum()
+}
+
+fn in_flight(gates: &[Gate]) -> usize {
+    gates.iter().map(Gate::in_flight).sum()
 }
 
 /// One line a second while it takes: what is left, and for how long.

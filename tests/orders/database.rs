@@ -169,11 +169,15 @@ async fn a_table_of_another_layout_or_of_somebody_else_is_refused_and_left_alone
     }
 }
 
+/// An order that takes more room than a small one may find left.
+fn large(id: &str) -> String {
+    json!({"id": id, "items": ["x".repeat(20_000)]}).to_string()
+}
+
 /// Places orders until that fails, and says how many were taken.
 async fn fill(service: &Service) -> u32 {
-    let order = |number: u32| json!({"id": format!("o{number}"), "items": ["x".repeat(20_000)]}).to_string();
     for number in 0..5_000 {
-        let answer = service.post(order(number)).await;
+        let answer = service.post(large(&format!("o{number}"))).await;
         if answer.status != 202 {
             assert_eq!(answer.status, 500, "{answer:?}");
             answer.error();
@@ -202,7 +206,7 @@ async fn a_full_disk_is_answered_loses_nothing_and_does_not_keep_it_from_stoppin
     let service = Service::start(clean(limited)).await;
     let accepted = fill(&service).await;
     assert!(accepted > 0);
-    let again = service.post(order("late", 0)).await;
+    let again = service.post(large("late")).await;
     assert_eq!(again.status, 500, "{again:?}");
     assert_eq!(service.get("/livez").await.status, 200);
     assert_eq!(service.get("/orders/o0").await.status, 200, "reading goes on");
