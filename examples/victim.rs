@@ -4,9 +4,10 @@
 //! victim [OPTION VALUE]...
 //!   --flavor current|multi   the runtime (multi, with --workers N, 2)
 //!   --grace MS               the grace period (2000), divided as usual; --drain MS sets the drain in it
-//!   --signals terminate|none|host   whose the signals are (terminate); `host` has a SIGTERM handler of its own
+//!   --signals terminate|all|none|host   whose the signals are (terminate); `all` also pauses, resumes and prints what is in
+//!                            flight; `host` has a SIGTERM handler of its own
 //!   --before-new MS          blocks between `in hand` and the coordinator; with --before-run between that and `run`
-//!   --task KIND              a task: sleep (60 s), end (at the trigger), block (its thread), blocking (awaits a
+//!   --task KIND              a task: sleep (60 s), end (at the trigger), pause (says `paused`, `resumed`), block (its thread), blocking (awaits a
 //!                            blocking task), detached (leaves a blocking task behind and ends at the trigger)
 //!   --jobs N                 jobs that await for ever; handed back with a line each
 //!   --hook PHASE:KIND        a hook: ok, fail, panic, hang, block (its thread), slow (300 ms), quiet (slow, prints
@@ -120,6 +121,7 @@ fn main() -> Result<ExitCode, BoxError> {
 async fn victim(options: Options) -> Result<ExitCode, BoxError> {
     let signals = match options.signals.as_str() {
         "terminate" => signal::terminate()?,
+        "all" => signal::Builder::new().pause(true).dump(true).listen()?,
         _ => signal::none(),
     };
     println!("in hand as {}", std::process::id());
@@ -228,6 +230,18 @@ async fn run_task(
             std::thread::sleep(LONG);
         }
         "blocking" => tokio::task::spawn_blocking(|| std::thread::sleep(LONG)).await?,
+        "pause" => {
+            for turn in 1.. {
+                while !handle.is_paused() {
+                    if handle.sleep(Duration::from_millis(5)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                println!("paused {turn}");
+                handle.resumed().await;
+                println!("resumed {turn}");
+            }
+        }
         "detached" => {
             drop(tokio::task::spawn_blocking(|| std::thread::sleep(LONG)));
             handle.triggered().await;

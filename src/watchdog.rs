@@ -47,14 +47,15 @@ fn in_time(write: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The lines that say what is stuck.
-pub(crate) fn stuck_list(head: &str, stuck: &[String]) -> String {
+/// What is in flight, a line each with the mark before it.
+pub(crate) fn list(head: &str, mark: &str, stuck: &[String]) -> String {
     let mut words = format!("winddown: {head}\n");
     if stuck.is_empty() {
         words.push_str("  nothing that is known is still in flight\n");
     }
     for line in stuck {
-        words.push_str("  stuck: ");
+        words.push_str("  ");
+        words.push_str(mark);
         words.push_str(line);
         words.push('\n');
     }
@@ -66,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stuck_list_names_each_on_a_line_of_its_own() {
-        let list = stuck_list("leaving", &["task a".to_owned(), "order o-1".to_owned()]);
+    fn the_list_names_each_on_a_line_of_its_own() {
+        let list = list("leaving", "stuck: ", &["task a".to_owned(), "order o-1".to_owned()]);
         assert_eq!(list, "winddown: leaving\n  stuck: task a\n  stuck: order o-1\n");
     }
 }

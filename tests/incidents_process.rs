@@ -259,3 +259,22 @@ async fn the_process_of_a_host_is_never_left_not_even_when_stuck() {
     running.signal(Signal::Kill);
     assert!(running.wait().await.was_killed());
 }
+
+/// SIGTSTP pauses and SIGCONT resumes, each as often as it comes; SIGUSR1 says what is in flight. None of them stops anything,
+/// and after the trigger SIGCONT, which systemd sends, changes nothing.
+#[tokio::test]
+async fn stop_and_go_signals_pause_and_resume_and_usr1_says_what_is_in_flight() {
+    let running =
+        victim("--signals all --task pause --jobs 1 --drain 100 --then print").start().await.unwrap();
+    for turn in 1..=2 {
+        running.signal(Signal::Tstp);
+        running.wait_for_line(&format!("paused {turn}")).await.unwrap();
+        running.signal(Signal::Usr1);
+        running.wait_for_line("winddown: in flight").await.unwrap();
+        running.signal(Signal::Cont);
+        running.wait_for_line(&format!("resumed {turn}")).await.unwrap();
+    }
+    running.wait_for_line("  task pause 0, for").await.unwrap();
+    let exit = running.systemd(10 * SECOND).await;
+    exit.assert_code(0).assert_line("stopped: SIGTERM").assert_line("1 handed back");
+}

@@ -15,16 +15,16 @@ use crate::watchdog;
 impl Control {
     fn leave_now(&self, head: String, code: u8) {
         if let Some(leave) = &self.leave {
-            watchdog::say(self.stuck_list(head));
+            watchdog::say(self.list(head, "stuck: "));
             leave(code);
         }
     }
 
     /// Made where it is called for: to name an item is the user's code, and may block.
-    fn stuck_list(&self, head: String) -> impl FnOnce() -> String + Send + 'static {
+    fn list(&self, head: String, mark: &'static str) -> impl FnOnce() -> String + Send + 'static {
         let me = Weak::clone(&self.me);
         let head = self.phase().map_or_else(|| head.clone(), |phase| format!("{head}, in phase {phase}"));
-        move || watchdog::stuck_list(&head, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
+        move || watchdog::list(&head, mark, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
     }
 }
 
@@ -34,7 +34,7 @@ impl Listener for Control {
         let signal = match what {
             Told::Pause => return self.set_paused(true),
             Told::Resume => return self.set_paused(false),
-            Told::Dump => return watchdog::say(self.stuck_list("in flight".to_owned())),
+            Told::Dump => return watchdog::say(self.list("in flight".to_owned(), "")),
             Told::Stop(signal) => signal,
         };
         let step = {
