@@ -295,7 +295,7 @@ async fn a_pause_and_a_resume_at_once_leave_gates_as_the_flag_says() {
     let mut shutdown = coordinator();
     let gates: Vec<Gate> = (0..64).map(|_| shutdown.gate("jobs").pulled()).collect();
     let handle = shutdown.handle();
-    for _ in 0..2000 {
+    for _ in 0..500 {
         std::thread::scope(|scope| {
             scope.spawn(|| handle.pause());
             scope.spawn(|| handle.resume());
@@ -303,4 +303,37 @@ async fn a_pause_and_a_resume_at_once_leave_gates_as_the_flag_says() {
         let paused = handle.is_paused();
         assert!(gates.iter().all(|gate| gate.is_paused() == paused), "the flag says {paused}");
     }
+}
+
+/// Threads of other executors, and of none, have no runtime at hand.
+#[test]
+fn a_run_that_another_executor_polls_finds_its_runtime() {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut shutdown = runtime.block_on(async {
+        ShutdownCoordinator::new(Budget::given(400 * MS, "test"), signal::none()).unwrap()
+    });
+    let gate = shutdown.gate("uploads");
+    let in_flight = gate.enter().unwrap();
+    shutdown.handle().trigger("test");
+    let set_up = async |shutdown: &mut ShutdownCoordinator| {
+        tokio::time::sleep(MS).await;
+        shutdown.on(Phase::Close, "index", async |_| tokio::time::sleep(MS).await);
+        Ok::<_, BoxError>(())
+    };
+    let mut run = Box::pin(shutdown.run_with(set_up));
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let report = loop {
+        match run.as_mut().poll(&mut Context::from_waker(&waker)) {
+            std::task::Poll::Ready(report) => break report,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    };
+    assert_eq!(report.hook("index").unwrap().outcome, Outcome::Finished);
+    drop(in_flight);
 }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event, Sse};
@@ -65,7 +66,11 @@ async fn place(
     }
 }
 
-async fn show(State(api): State<Api>, Path(id): Path<String>) -> Response {
+async fn show(State(api): State<Api>, id: Result<Path<String>, PathRejection>) -> Response {
+    let id = match id {
+        Ok(Path(id)) => id,
+        Err(rejection) => return (rejection.status(), error(&rejection.body_text())).into_response(),
+    };
     match api.store.status(&id).await {
         Ok(Some(status)) => Json(status).into_response(),
         Ok(None) => unknown(&id),
@@ -80,7 +85,11 @@ async fn stats(State(api): State<Api>) -> Response {
     }
 }
 
-async fn events(State(api): State<Api>, Path(id): Path<String>) -> Response {
+async fn events(State(api): State<Api>, id: Result<Path<String>, PathRejection>) -> Response {
+    let id = match id {
+        Ok(Path(id)) => id,
+        Err(rejection) => return (rejection.status(), error(&rejection.body_text())).into_response(),
+    };
     match api.store.status(&id).await {
         Ok(Some(_)) => Sse::new(changes(api, id)).into_response(),
         Ok(None) => unknown(&id),

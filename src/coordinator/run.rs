@@ -1,10 +1,12 @@
 //! The one loop: set-up, trigger, five phases, report.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::account::Log;
@@ -27,7 +29,8 @@ impl ShutdownCoordinator {
     /// Dropped half-way, all gates close and all signals fire, tasks and hooks under way are aborted, and what hooks
     /// were to close stays open: await it to its end.
     pub async fn run(mut self) -> Report {
-        self.run_to_the_end(Ok(())).await
+        let runtime = self.runtime.clone();
+        in_context(runtime, self.run_to_the_end(Ok(()))).await
     }
 
     /// As [`run`](Self::run), after a set-up that may fail or be interrupted.
@@ -40,9 +43,17 @@ impl ShutdownCoordinator {
     ///
     /// As [`run`](Self::run).
     pub async fn run_with(mut self, set_up: impl AsyncFnOnce(&mut Self) -> Result<(), BoxError>) -> Report {
+        let runtime = self.runtime.clone();
+        in_context(runtime, self.set_up_and_run(set_up)).await
+    }
+
+    async fn set_up_and_run(
+        &mut self,
+        set_up: impl AsyncFnOnce(&mut Self) -> Result<(), BoxError>,
+    ) -> Report {
         let control = Arc::clone(&self.control);
         let result = {
-            let set_up = pin!(AssertUnwindSafe(set_up(&mut self)).catch_unwind());
+            let set_up = pin!(AssertUnwindSafe(set_up(&mut *self)).catch_unwind());
             tokio::select! {
                 biased;
                 done = set_up => match done {
@@ -157,6 +168,16 @@ impl ShutdownCoordinator {
             });
         }
     }
+}
+
+/// Polled by whatever executor, it finds a runtime: else its first timer would be a panic, and that is at the stop.
+async fn in_context<F: Future>(runtime: Handle, work: F) -> F::Output {
+    let mut work = pin!(work);
+    std::future::poll_fn(|cx| {
+        let _entered = Handle::try_current().is_err().then(|| runtime.enter());
+        work.as_mut().poll(cx)
+    })
+    .await
 }
 
 async fn wait_for_the_trigger(control: &Control) {

@@ -139,10 +139,10 @@ async fn until_cut<T: Send + Sync + 'static, F: Future>(
     let mut cut = pin!(held.guard.cut_signal());
     let limit = held.core.options().limit;
     // Counted from here, and not from the first time that it is asked for: the work may begin with a shield.
-    let began = Instant::now();
+    let counted = limit.map(|limit| (limit, Instant::now()));
     let mut overran = pin!(async move {
-        match limit {
-            Some(limit) => tokio::time::sleep(limit.saturating_sub(began.elapsed())).await,
+        match counted {
+            Some((limit, began)) => tokio::time::sleep(limit.saturating_sub(began.elapsed())).await,
             None => std::future::pending().await,
         }
     });

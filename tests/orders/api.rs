@@ -123,6 +123,11 @@ async fn ids_of_all_kinds_are_found_again() {
         let done = service.until(path, "done").await;
         assert_eq!(done["id"], id);
     }
+    for path in ["/orders/%ff", "/orders/%ff/events"] {
+        let refused = service.connect().await.get(path).await.expect("an answer");
+        assert_eq!(refused.status, 400, "{refused:?}");
+        refused.error();
+    }
     service.term().await.assert_code(0);
 }
 

@@ -1,0 +1,44 @@
+//! Jobs and handlers that do what they should not: the worker takes them one by one, and goes on.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use winddown::queue::{self, Leased, NewJob, Queue, memory::Memory};
+use winddown::{Budget, Cx, ShutdownCoordinator, signal};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Unspeakable;
+
+impl fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("no words for it")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+/// Else it would be handed back as if it had been interrupted, and come again at once and for ever.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_cannot_be_told_uses_an_attempt() {
+    let jobs = Memory::new();
+    jobs.enqueue(NewJob::new("a".parse().unwrap(), 1_u32));
+    let mut shutdown = ShutdownCoordinator::new(Budget::given(10 * SECOND, "test"), signal::none()).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let runs = Arc::clone(&ran);
+    let handler = move |_: &Leased<u32>, _: &Cx| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        async { Err::<(), _>(Unspeakable) }
+    };
+    shutdown.add(queue::work("orders", jobs.clone(), handler).attempts(3));
+    let handle = shutdown.handle();
+    let running = tokio::spawn(shutdown.run());
+    tokio::time::sleep(60 * SECOND).await;
+    assert!(handle.trigger("test"));
+    assert_eq!(running.await.unwrap().code(), 0);
+    assert_eq!(ran.load(Ordering::SeqCst), 3);
+    assert_eq!(jobs.counts().await.unwrap().dead, 1);
+}
