@@ -158,9 +158,10 @@ impl<S> Server<S> {
         self
     }
 
-    /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given.
+    /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given, at
+    /// least 1 s.
     pub fn ping(mut self, interval: Duration) -> Self {
-        self.limits.ping = interval.min(LONGEST);
+        self.limits.ping = interval.clamp(Duration::from_secs(1), LONGEST);
         self
     }
 

@@ -14,13 +14,13 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 ///
 /// On a thread of its own, since a write to a full pipe blocks for ever and so does waiting for another writer's lock.
 /// Asking `poll` first would not do: it tells of one write's worth of room, and not of the lock.
-pub(crate) fn say(words: impl FnOnce() -> String + Send + 'static) {
+pub(crate) fn say(words: impl Iterator<Item = String> + Send + 'static) {
     in_time(move || {
-        let words = words();
-        let mut err = std::io::stderr().lock();
-        // Where that fails there is nobody left to tell.
-        let _ = err.write_all(words.as_bytes());
-        let _ = err.flush();
+        for words in words {
+            let mut err = std::io::stderr().lock();
+            let _ = err.write_all(words.as_bytes());
+            let _ = err.flush();
+        }
     });
 }
 
@@ -47,19 +47,14 @@ fn in_time(write: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// What is in flight, a line each with the mark before it.
-pub(crate) fn list(head: &str, mark: &str, stuck: &[String]) -> String {
-    let mut words = format!("winddown: {head}\n");
-    if stuck.is_empty() {
-        words.push_str("  nothing that is known is still in flight\n");
-    }
-    for line in stuck {
-        words.push_str("  ");
-        words.push_str(mark);
-        words.push_str(line);
-        words.push('\n');
-    }
-    words
+/// What is in flight below a headline, a line each with the mark before it.
+pub(crate) fn list(head: &str, mark: &str, in_flight: &[String]) -> String {
+    let nothing = if in_flight.is_empty() { "  nothing that is known is still in flight\n" } else { "" };
+    format!("winddown: {head}\n{nothing}{}", lines(mark, in_flight))
+}
+
+pub(crate) fn lines(mark: &str, lines: &[String]) -> String {
+    lines.iter().map(|line| format!("  {mark}{line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -8,32 +8,35 @@ use crate::gate::Gate;
 const NAMED: usize = 100;
 
 impl Control {
-    /// What is in flight, a line each: work first, then the hooks and tasks around it. It waits for no lock that work could
-    /// hold for long.
+    /// What is in flight, a line each: work first, then the hooks and tasks around it.
     pub(crate) fn in_flight(&self) -> Vec<String> {
+        let mut lines = self.items();
+        lines.extend(self.units_in_flight());
+        lines
+    }
+
+    /// Gates, with their units where they keep these, hooks and tasks. It waits for no lock that work could hold for long.
+    pub(super) fn units_in_flight(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for gate in self.gates() {
             let count = gate.in_flight();
             if count > 0 {
                 lines.push(format!("gate {}: {count} in flight", gate.name()));
             }
-            lines.extend(gate_lines(&gate));
+            lines.extend(still_in_flight(&gate));
         }
         let units = self.units();
-        for unit in units.iter().filter(|unit| unit.is_running()) {
-            lines.push(format!("{} {}, for {:.3}", unit.kind, unit.name, Human(unit.ran())));
-        }
+        let running = units.iter().filter(|unit| unit.is_running());
+        lines
+            .extend(running.map(|unit| format!("{} {}, for {:.3}", unit.kind, unit.name, Human(unit.ran()))));
         lines
     }
-}
 
-/// What a gate has in flight: its units where it keeps these, its items, by name.
-fn gate_lines(gate: &Gate) -> Vec<String> {
-    let mut lines = still_in_flight(gate);
-    for returns in gate.seat().returns() {
-        lines.extend(returns.names(NAMED));
+    /// The items of intakes, by name: to make it is the user's code, and may block.
+    pub(super) fn items(&self) -> Vec<String> {
+        let names = |gate: &Gate| gate.seat().returns().into_iter().flat_map(|returns| returns.names(NAMED));
+        self.gates().iter().flat_map(names).collect()
     }
-    lines
 }
 
 /// The units of a gate that keeps names, ages and places.

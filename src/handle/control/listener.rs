@@ -20,11 +20,14 @@ impl Control {
         }
     }
 
-    /// Made where it is called for: to name an item is the user's code, and may block.
-    fn list(&self, head: String, mark: &'static str) -> impl FnOnce() -> String + Send + 'static {
-        let me = Weak::clone(&self.me);
+    /// Made where it is written, piece by piece: to name an item is the user's code, and may block.
+    fn list(&self, head: String, mark: &'static str) -> impl Iterator<Item = String> + Send + 'static {
+        let (me, them) = (Weak::clone(&self.me), Weak::clone(&self.me));
         let head = self.phase().map_or_else(|| head.clone(), |phase| format!("{head}, in phase {phase}"));
-        move || watchdog::list(&head, mark, &me.upgrade().map(|me| me.in_flight()).unwrap_or_default())
+        let units = move || me.upgrade().map(|me| me.units_in_flight()).unwrap_or_default();
+        let items = move || them.upgrade().map(|me| me.items()).unwrap_or_default();
+        let first = std::iter::once_with(move || watchdog::list(&head, mark, &units()));
+        first.chain(std::iter::once_with(move || watchdog::lines(mark, &items())))
     }
 }
 
