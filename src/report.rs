@@ -218,20 +218,45 @@ impl Report {
     /// The exit code: 1 when a hook failed, work was lost, a task failed or had to be aborted, or the start-up failed;
     /// else 128 + n when signal n forced the stop; else 0.
     pub fn code(&self) -> u8 {
-        let facts = self.facts();
-        let bad_hook = facts.hooks.iter().any(|hook| hook.outcome != Outcome::Finished);
-        let bad_task = facts
-            .tasks
-            .iter()
-            .any(|task| matches!(task.outcome, Outcome::Failed | Outcome::Panicked | Outcome::Overdue));
-        let lost = !facts.lost.is_empty() || facts.gates.iter().any(|gate| gate.lost > 0);
-        if facts.reason.is_failure() || bad_hook || bad_task || lost {
+        if !self.faults().is_empty() {
             1
-        } else if let Some((_, signal)) = facts.forced {
+        } else if let Some((_, signal)) = self.facts().forced {
             128_u8.saturating_add(signal.number())
         } else {
             0
         }
+    }
+
+    /// What makes the exit code 1, a line each; empty where nothing does.
+    pub fn faults(&self) -> Vec<String> {
+        let facts = self.facts();
+        let mut faults = Vec::new();
+        if facts.reason.is_failure() {
+            faults.push(facts.reason.to_string());
+        }
+        for hook in facts.hooks.iter().filter(|hook| hook.outcome != Outcome::Finished) {
+            faults.push(format!("hook {} of phase {}: {}", hook.name, hook.phase, hook.outcome));
+        }
+        for task in &facts.tasks {
+            match task.outcome {
+                Outcome::Failed | Outcome::Panicked => {
+                    faults.push(format!("task {}: {}", task.name, task.outcome))
+                }
+                Outcome::Overdue => {
+                    faults.push(format!("task {} did not end when it was told, and was aborted", task.name))
+                }
+                _ => {}
+            }
+        }
+        for gate in facts.gates.iter().filter(|gate| gate.lost > 0) {
+            faults.push(format!("gate {}: {} lost", gate.name, gate.lost));
+        }
+        let other =
+            |item: &&LostItem| !facts.gates.iter().any(|gate| gate.name == item.gate && gate.lost > 0);
+        faults.extend(
+            facts.lost.iter().filter(other).map(|item| format!("{} of gate {}: lost", item.item, item.gate)),
+        );
+        faults
     }
 
     /// [`Report::code`], for `main` to return.

@@ -173,3 +173,14 @@ async fn time_that_the_drain_left_goes_to_shields_and_not_to_what_does_not_move(
         assert_eq!(report.gate("jobs").unwrap().still_running, usize::from(stuck.is_some()), "{report}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_runs_finds_the_program_ready() {
+    for _ in 0..200 {
+        let mut shutdown = coordinator(Duration::from_secs(10));
+        let readiness = shutdown.readiness();
+        shutdown.spawn("asks", async move { readiness.is_ready().then_some(()).ok_or("not ready") });
+        let report = shutdown.run().await;
+        assert_eq!(*report.reason(), Reason::TaskEnded { task: "asks".into() });
+    }
+}

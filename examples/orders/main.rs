@@ -8,7 +8,7 @@ mod options;
 mod store;
 
 use std::fs::OpenOptions;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,8 +20,8 @@ use winddown::{Report, ShutdownCoordinator, pool, queue, server, signal};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // SIGTERM and SIGINT are ours from this line on; one that arrives during start-up is kept.
-    let signals = match signal::terminate() {
+    // SIGTERM and SIGINT are ours from this line on; one that arrives during start-up is kept. SIGUSR1 says what is in flight.
+    let signals = match signal::Builder::new().dump(true).listen() {
         Ok(signals) => signals,
         Err(error) => return refuse(&format!("signals cannot be caught: {error}")),
     };
@@ -86,11 +86,7 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
 }
 
 fn can_be_written(report: &Path) -> Result<(), String> {

@@ -72,14 +72,15 @@ impl ShutdownCoordinator {
                 })
             })
             .collect();
-        let advice = advice(control, &log.phases, &ledgers);
+        let tasks: Vec<TaskReport> = self.tasks.iter().map(|task| task_report(control, task)).collect();
+        let advice = advice(control, &log.phases, &tasks, &ledgers);
         let facts = Facts {
             reason: control.reason().unwrap_or(Reason::Dropped),
             later: control.later(),
             forced: control.forced_by(),
             phases: log.phases,
             hooks: log.hooks,
-            tasks: self.tasks.iter().map(|task| task_report(control, task)).collect(),
+            tasks,
             gates: ledgers,
             lost,
             took,
@@ -138,17 +139,31 @@ fn task_report(control: &Control, task: &Task) -> TaskReport {
 }
 
 /// What to change so that the next stop goes better.
-fn advice(control: &Control, phases: &[PhaseReport], gates: &[GateReport]) -> Vec<String> {
+fn advice(
+    control: &Control,
+    phases: &[PhaseReport],
+    tasks: &[TaskReport],
+    gates: &[GateReport],
+) -> Vec<String> {
     let mut advice = Vec::new();
     let overdue =
         |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
     if overdue(Phase::Drain) {
-        let unfinished: usize = gates.iter().map(|gate| gate.handed_back + gate.lost).sum();
+        let unfinished: usize =
+            gates.iter().map(|gate| gate.handed_back + gate.cut_in_all() + gate.lost).sum();
         let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
+        if unfinished > 0 {
+            advice.push(format!(
+                "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
+                 shorter, or let it stop between steps with checkpoint(), with Overrun::Step where steps are long",
+                Human(control.plan.drain_limit())
+            ));
+        }
+    }
+    for task in tasks.iter().filter(|task| task.outcome == Outcome::Overdue) {
         advice.push(format!(
-            "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
-             shorter, or let it stop between steps with checkpoint()",
-            Human(control.plan.drain_limit())
+            "task {} did not end when it was told: let it wait with handle.sleep(), or select on handle.triggered()",
+            task.name
         ));
     }
     // Where handlers would not stop it was for them that the time was used, and more of it would not help.

@@ -310,6 +310,10 @@ async fn hand_back(
     if !all_gone {
         // The window is over: shields fall, and what does not even see that is taken away.
         gates.iter().for_each(Gate::cut);
+        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
+    }
+    if !all_gone && overdue.iter().any(|unit| !unit.is_done()) {
+        // Only now, so that a task whose job was cut may end by itself.
         overdue.iter().for_each(|unit| unit.give_up());
         all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
     }

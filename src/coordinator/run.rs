@@ -86,7 +86,11 @@ impl ShutdownCoordinator {
 
         let mut log = Log::default();
         let reason = control.reason().unwrap_or(Reason::Dropped);
-        tracing::info!(target: "winddown", %reason, grace = %Human(control.plan.kill()), "shutdown.begin");
+        let grace = Human(control.plan.kill());
+        match reason.is_failure() {
+            true => tracing::error!(target: "winddown", %reason, %grace, "shutdown.begin"),
+            false => tracing::info!(target: "winddown", %reason, %grace, "shutdown.begin"),
+        }
         for phase in Phase::ALL {
             let began = Instant::now();
             control.enter(phase);
@@ -106,7 +110,15 @@ impl ShutdownCoordinator {
         }
         let report = self.account(log);
         self.finished = true;
-        tracing::info!(target: "winddown", code = report.code(), took = %Human(report.took()), "shutdown.complete");
+        let (code, took) = (report.code(), format!("{:.3}", Human(report.took())));
+        match report.faults() {
+            faults if faults.is_empty() => {
+                tracing::info!(target: "winddown", code, took, "shutdown.complete")
+            }
+            faults => {
+                tracing::error!(target: "winddown", code, took, because = faults.join("; "), "shutdown.complete")
+            }
+        }
         control.end(report.clone());
         report
     }
@@ -143,10 +155,11 @@ impl ShutdownCoordinator {
             }
         }
         tracing::info!(target: "winddown", signals = self.caught, grace = %Human(plan.kill()), "shutdown.ready");
-        self.start_tasks(|_| true);
         // Those that were made before they were called pulled.
         self.control.tell_gates_of_pause();
+        // Before the tasks: one of them may tell somebody that it runs, who then asks.
         self.control.readiness.set(true);
+        self.start_tasks(|_| true);
     }
 
     fn start_tasks(&mut self, which: impl Fn(&Task) -> bool) {

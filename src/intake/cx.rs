@@ -18,7 +18,10 @@ pub struct Cx {
 }
 
 /// Counts a shield for as long as it is held, also when its future is dropped half-way.
-struct Shield<'a>(&'a Cx);
+struct Shield<'a> {
+    cx: &'a Cx,
+    done: bool,
+}
 
 // === impl Cx ===
 
@@ -56,13 +59,16 @@ impl Cx {
     ///
     /// As safe as the future itself: where the task around it is aborted, it is dropped.
     pub async fn shield<F: Future>(&self, work: F) -> F::Output {
-        let shield = Shield::raise(self);
+        let mut shield = Shield::raise(self);
         if self.gate.is_cancelled() {
             // Not begun any more: without a shield the handler is cut here.
+            shield.done = true;
             drop(shield);
             return std::future::pending().await;
         }
-        work.await
+        let output = work.await;
+        shield.done = true;
+        output
     }
 
     /// The time until the drain is over; `None` as long as the program is not stopping.
@@ -105,13 +111,16 @@ impl<'a> Shield<'a> {
     fn raise(cx: &'a Cx) -> Self {
         cx.shields.fetch_add(1, Ordering::Relaxed);
         cx.gate.seat().shields.fetch_add(1, Ordering::SeqCst);
-        Shield(cx)
+        Shield { cx, done: false }
     }
 }
 
 impl Drop for Shield<'_> {
     fn drop(&mut self) {
-        self.0.gate.seat().shields.fetch_sub(1, Ordering::SeqCst);
-        self.0.shields.fetch_sub(1, Ordering::Relaxed);
+        if !self.done && self.cx.gate.is_cancelled() {
+            tracing::warn!(target: "winddown", gate = self.cx.gate.name(), "shield.cut");
+        }
+        self.cx.gate.seat().shields.fetch_sub(1, Ordering::SeqCst);
+        self.cx.shields.fetch_sub(1, Ordering::Relaxed);
     }
 }

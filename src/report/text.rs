@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{GateReport, Report};
+use crate::trigger::Reason;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,7 +18,12 @@ impl fmt::Display for Report {
             Seconds(self.unused()),
             self.code()
         )?;
-        for (at, reason) in &facts.later {
+        for fault in self.faults() {
+            writeln!(f, "  exit code 1: {fault}")?;
+        }
+        // The signal that forced stands in a line of its own.
+        let forced = facts.forced.map(|(at, signal)| (at, Reason::Signal(signal)));
+        for (at, reason) in facts.later.iter().filter(|later| forced.as_ref() != Some(later)) {
             writeln!(f, "  {:>9}  {reason}", Since(*at))?;
         }
         if let Some((at, signal)) = facts.forced {

@@ -149,6 +149,10 @@ async fn take_in<Q, H>(
             tracing::warn!(target: "winddown", queue = desk.name, job = %claimed.lease.id,
                 interruptions = claimed.interruptions, "job.interrupted_often");
         }
+        if claimed.crashes > 0 {
+            tracing::info!(target: "winddown", queue = desk.name, job = %claimed.lease.id,
+                crashes = claimed.crashes, "job.after_crash");
+        }
         let flight = desk.flights.add(claimed.lease.clone(), until);
         match intake.admit(Leased::new(claimed, Arc::clone(&flight))) {
             Ok(job) => {
