@@ -184,3 +184,34 @@ async fn a_task_that_runs_finds_the_program_ready() {
         assert_eq!(*report.reason(), Reason::TaskEnded { task: "asks".into() });
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_report_says_what_makes_the_exit_code_one_and_nothing_where_it_is_zero() {
+    let mut shutdown = coordinator(Duration::from_secs(10));
+    shutdown.on(Phase::Close, "index", async |_| Err::<(), _>("no room"));
+    shutdown.spawn("deaf", std::future::pending::<()>());
+    let gate = shutdown.gate("uploads");
+    let _held = gate.enter().unwrap();
+    let handle = shutdown.handle();
+    tokio::spawn(async move {
+        tokio::time::sleep(MS).await;
+        handle.trigger("test");
+    });
+    let report = shutdown.run().await;
+    let faults = [
+        "hook index of phase close: failed",
+        "task deaf did not end when it was told, and was aborted",
+        "gate uploads: 1 lost",
+    ];
+    assert_eq!(report.faults(), faults, "{report}");
+    for fault in faults {
+        assert!(report.to_string().contains(&format!("\n  exit code 1: {fault}\n")), "{report}");
+    }
+    assert_eq!(report.code(), 1);
+    assert!(report.advice().iter().any(|advice| advice.starts_with("task deaf did not end")), "{report}");
+
+    let shutdown = coordinator(Duration::from_secs(10));
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    assert!(report.faults().is_empty() && report.code() == 0 && !report.to_string().contains("exit code 1"));
+}

@@ -508,3 +508,30 @@ async fn a_shield_hears_that_the_drain_is_over() {
         assert_eq!(report.gate("jobs").unwrap().finished, 1, "{report}");
     }
 }
+
+/// A shield that lasts too long is cut and logged; the task around it hears so and ends by itself, and handed back is fine.
+#[tokio::test(start_paused = true)]
+async fn a_shield_that_lasts_too_long_is_cut_by_name_and_its_task_ends_by_itself() {
+    let (lines, _kept) = log::keep();
+    let mut shutdown = coordinator(10);
+    let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
+    let job = jobs.admit(1).unwrap();
+    shutdown.spawn("worker", async move {
+        let done = job
+            .run(async |_, cx| {
+                cx.shield(tokio::time::sleep(60 * SECOND)).await;
+                Ok::<(), BoxError>(())
+            })
+            .await;
+        assert!(matches!(done, Done::HandedBack(_)));
+    });
+    let handle = shutdown.handle();
+    tokio::spawn(async move {
+        tokio::time::sleep(MS).await;
+        handle.trigger("test");
+    });
+    let report = shutdown.run().await;
+    assert_eq!(report.task("worker").unwrap().outcome, Outcome::Finished, "{report}");
+    assert_eq!((report.code(), report.gate("jobs").unwrap().handed_back), (0, 1), "{report}");
+    assert_eq!(lines.lock().unwrap().iter().filter(|line| line.contains("shield.cut")).count(), 1);
+}
