@@ -37,6 +37,7 @@ mod accept;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod connection;
+mod cx;
 mod listener;
 mod peer;
 mod request;
@@ -44,6 +45,7 @@ mod stopping;
 mod streams;
 mod watched;
 
+pub use cx::RequestCx;
 pub use listener::Listener;
 pub use stopping::{UntilStopping, until_stopping};
 
