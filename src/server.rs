@@ -43,6 +43,8 @@ mod peer;
 mod request;
 mod stopping;
 mod streams;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod watched;
 
 pub use cx::RequestCx;

@@ -44,6 +44,12 @@ impl RequestCx {
         RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr }
     }
 
+    /// For a layer inside of a server that knows the peer.
+    #[cfg(feature = "tower")]
+    pub(super) fn set_remote_addr(&mut self, remote_addr: Option<SocketAddr>) {
+        self.remote_addr = remote_addr;
+    }
+
     /// Waits until requests are to come to an end of their own: end streams, start nothing long any more.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         self.gate.stopping()
