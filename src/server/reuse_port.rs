@@ -57,3 +57,66 @@ const SYN_DROPPED: [socket2::SockFilter; 5] = {
         SockFilter::new(RETURN, 0, 0, u32::MAX),
     ]
 };
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::server::Listener;
+
+    const CLIENTS: usize = 32;
+
+    fn pair(address: &str) -> (TcpListener, TcpListener) {
+        let bind = |address| Listener::bind_reuse_port(address).unwrap().into_tcp().unwrap();
+        let first = bind(address.parse::<SocketAddr>().unwrap());
+        let second = bind(first.local_addr().unwrap());
+        for listener in [&first, &second] {
+            listener.set_nonblocking(true).unwrap();
+        }
+        (first, second)
+    }
+
+    fn backlog(listener: &TcpListener) -> usize {
+        std::iter::from_fn(|| listener.accept().ok()).count()
+    }
+
+    #[test]
+    fn a_client_that_comes_late_waits_for_the_next_process_and_is_not_reset() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let (leaves, stays) = pair(address);
+            let at = stays.local_addr().unwrap();
+            assert!(divert(&SockRef::from(&leaves)));
+            let began = Instant::now();
+            let clients: Vec<_> =
+                (0..CLIENTS).map(|_| thread::spawn(move || TcpStream::connect(at).map(drop))).collect();
+            while backlog_so_far(&clients) == 0 && began.elapsed() < Duration::from_secs(5) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            thread::sleep(Duration::from_millis(200));
+            assert_eq!(backlog(&leaves), 0, "nobody gets in here any more");
+            let at_once = backlog(&stays);
+            // One in two, by the kernel's choice; that all choose alike is less likely than one in a thousand million.
+            assert!((1..CLIENTS).contains(&at_once), "{at_once}");
+            drop(leaves);
+            for client in clients {
+                client.join().unwrap().expect("connected in the end");
+            }
+            assert!(began.elapsed() > Duration::from_millis(900), "by a SYN that was sent again");
+            assert_eq!(at_once + backlog(&stays), CLIENTS);
+        }
+    }
+
+    #[test]
+    fn a_lone_listener_goes_on_as_it_was() {
+        let lone = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!divert(&SockRef::from(&lone)));
+        TcpStream::connect(lone.local_addr().unwrap()).unwrap();
+    }
+
+    fn backlog_so_far<T>(clients: &[thread::JoinHandle<T>]) -> usize {
+        clients.iter().filter(|client| client.is_finished()).count()
+    }
+}
