@@ -150,7 +150,7 @@ impl Peer {
         let how = match self.state() {
             State::Idle => Closing::Idle,
             State::Head => Closing::Head,
-            State::Request | State::Body | State::Upgraded => return false,
+            State::Request | State::Body | State::Upgraded | State::Handshaking => return false,
         };
         self.close(how);
         true
@@ -170,7 +170,7 @@ impl Limits {
             (Stage::Serving, State::Head) => Some((Due::Head, self.head)),
             (Stage::Serving, State::Idle) if peer.has_heard() => Some((Due::Idle, self.keep_alive)),
             (Stage::Serving, State::Idle) => Some((Due::Head, self.head)),
-            (_, State::Request | State::Body | State::Upgraded) => None,
+            (_, State::Request | State::Body | State::Upgraded | State::Handshaking) => None,
         }
     }
 }

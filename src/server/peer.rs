@@ -29,6 +29,7 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    handshaking: AtomicBool,
     closing: AtomicU8,
     /// The connection came to its end by itself.
     ended: AtomicBool,
@@ -42,6 +43,7 @@ pub(super) enum State {
     Request,
     Body,
     Upgraded,
+    Handshaking,
 }
 
 /// How an HTTP/1 peer is told to go, where it next has to be waited for.
@@ -85,6 +87,7 @@ impl Peer {
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
@@ -102,6 +105,8 @@ impl Peer {
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
             State::Head
+        } else if self.handshaking.load(Relaxed) {
+            State::Handshaking
         } else {
             State::Idle
         }
@@ -113,6 +118,11 @@ impl Peer {
         self.head.store(false, Relaxed);
         self.close(Closing::No);
         Turn { peer: Arc::clone(self), answering: false, upgrade: false }
+    }
+
+    /// Whether it is only about to become a peer that can ask.
+    pub(super) fn shake_hands(&self, handshaking: bool) {
+        self.handshaking.store(handshaking, Relaxed);
     }
 
     /// Bytes have come.
@@ -196,7 +206,8 @@ impl Drop for Peer {
 // === impl State ===
 
 impl State {
-    const ALL: [State; 5] = [State::Idle, State::Head, State::Request, State::Body, State::Upgraded];
+    const ALL: [State; 6] =
+        [State::Idle, State::Head, State::Request, State::Body, State::Upgraded, State::Handshaking];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -205,6 +216,7 @@ impl State {
             State::Request => "request",
             State::Body => "body",
             State::Upgraded => "upgraded",
+            State::Handshaking => "handshaking",
         }
     }
 }
