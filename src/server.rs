@@ -12,10 +12,10 @@
 //! # }
 //! # mod tower_like { use std::{convert::Infallible, future::{Ready, ready}, task::{Context, Poll}};
 //! # #[derive(Clone)] pub struct S;
-//! # impl tower_service::Service<http::Request<hyper::body::Incoming>> for S {
+//! # impl tower_service::Service<http::Request<winddown::server::RequestBody>> for S {
 //! #   type Response = http::Response<String>; type Error = Infallible; type Future = Ready<Result<Self::Response, Infallible>>;
 //! #   fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
-//! #   fn call(&mut self, _: http::Request<hyper::body::Incoming>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
+//! #   fn call(&mut self, _: http::Request<winddown::server::RequestBody>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
 //! # } }
 //! ```
 
@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
@@ -36,6 +35,7 @@ use crate::{BoxError, Component, Gate, Phase, Readiness, ShutdownCoordinator};
 mod accept;
 #[cfg(feature = "axum")]
 pub mod axum;
+mod body;
 mod connection;
 mod listener;
 mod peer;
@@ -44,6 +44,7 @@ mod stopping;
 mod streams;
 mod watched;
 
+pub use body::RequestBody;
 pub use listener::Listener;
 pub use stopping::{UntilStopping, until_stopping};
 
@@ -83,7 +84,7 @@ struct Limits {
 /// returned. Until then the kernel keeps clients waiting.
 pub fn serve<S, B>(name: impl Into<Cow<'static, str>>, listener: impl Into<Listener>, service: S) -> Server<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
@@ -193,7 +194,7 @@ impl<S> Server<S> {
 
 impl<S, B> Component for Server<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,

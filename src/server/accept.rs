@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use super::body::RequestBody;
 use super::listener::{Listener, Trouble, accept_now};
 use super::peer::Peer;
 use super::{Limits, connection};
@@ -38,7 +38,7 @@ pub(super) struct Accepting<S> {
 
 impl<S, B> Accepting<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,6 +15,7 @@ use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::Limits;
+use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
 use super::streams::Streams;
@@ -56,7 +56,7 @@ struct Clock<'a> {
 pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,

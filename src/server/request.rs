@@ -12,6 +12,7 @@ use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::body::RequestBody;
 use super::peer::{Peer, Turn};
 
 /// The program's service, as one connection sees it.
@@ -24,10 +25,10 @@ pin_project! {
     /// A request with its handler.
     pub(super) struct Answering<S>
     where
-        S: Service<Request<Incoming>>,
+        S: Service<Request<RequestBody>>,
     {
         #[pin]
-        answer: TowerToHyperServiceFuture<S, Request<Incoming>>,
+        answer: TowerToHyperServiceFuture<S, Request<RequestBody>>,
         turn: Option<Turn>,
         h1: bool,
         connect: bool,
@@ -53,7 +54,7 @@ impl<S> Served<S> {
 
 impl<S, B> hyper::service::Service<Request<Incoming>> for Served<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
 {
     type Response = Response<AnswerBody<B>>;
     type Error = S::Error;
@@ -64,7 +65,7 @@ where
             h1: request.version() < Version::HTTP_2,
             connect: request.method() == Method::CONNECT,
             turn: Some(self.peer.begin()),
-            answer: self.service.call(request),
+            answer: self.service.call(request.map(|body| RequestBody::new(body, &self.peer))),
         }
     }
 }
@@ -73,7 +74,7 @@ where
 
 impl<S, B> Future for Answering<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>>,
 {
     type Output = Result<Response<AnswerBody<B>>, S::Error>;
 
@@ -86,6 +87,10 @@ where
         // The client's next request is to go elsewhere, from the trigger on.
         if *this.h1 && !upgrade && turn.peer().handle.is_triggered() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        // Some of the request was kept from its handler: what it says of that is not the client's fault.
+        if turn.peer().has_withheld() && answer.status() == StatusCode::BAD_REQUEST {
+            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }
         turn.answer(*this.h1 && upgrade);
         Poll::Ready(Ok(answer.map(|body| AnswerBody { body, turn })))
