@@ -36,6 +36,7 @@ mod accept;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
+mod closing;
 mod connection;
 mod listener;
 mod peer;
@@ -73,6 +74,7 @@ struct Limits {
     keep_alive: Duration,
     ping: Duration,
     write_stall: Duration,
+    hang_up: Duration,
     idle_grace: Duration,
     head_grace: Duration,
     cancel_grace: Duration,
@@ -172,6 +174,15 @@ impl<S> Server<S> {
         self
     }
 
+    /// How long an HTTP/1 request goes on whose client has closed its side; 1 s when not given. Then its handler is dropped.
+    ///
+    /// A client that has hung up and one that has no more to send, and waits for its answer, look the same until something is
+    /// written to them. An answer that is being written goes on for as long as the client reads it.
+    pub fn hang_up(mut self, limit: Duration) -> Self {
+        self.limits.hang_up = limit.min(LONGEST);
+        self
+    }
+
     /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
     pub fn idle_grace(mut self, grace: Duration) -> Self {
         self.limits.idle_grace = grace.min(LONGEST);
@@ -258,6 +269,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(620),
             ping: Duration::from_secs(20),
             write_stall: Duration::from_secs(60),
+            hang_up: Duration::from_secs(1),
             idle_grace: Duration::from_millis(250),
             head_grace: Duration::from_secs(1),
             cancel_grace: Duration::from_millis(100),

@@ -39,6 +39,10 @@ pub(super) struct Peer {
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
+    /// All is written, and what still comes is discarded.
+    lingering: AtomicBool,
+    /// The end of the answer is the end of the connection, so that a cut would look like it.
+    close_delimited: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +108,8 @@ impl Peer {
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
+            lingering: AtomicBool::new(false),
+            close_delimited: AtomicBool::new(false),
         })
     }
 
@@ -178,6 +184,16 @@ impl Peer {
         self.asked.swap(false, Relaxed)
     }
 
+    /// From here on [`take_asked`](Self::take_asked) tells of the requests that are in progress or come later.
+    pub(super) fn forget_asked(&self) {
+        self.asked.store(self.is_busy(), Relaxed);
+    }
+
+    /// Whether a request is in progress whose answer is not complete.
+    pub(super) fn is_busy(&self) -> bool {
+        self.turns.load(Relaxed) > 0
+    }
+
     pub(super) fn has_heard(&self) -> bool {
         self.heard.load(Relaxed)
     }
@@ -213,6 +229,34 @@ impl Peer {
         self.closing.store(how as u8, Relaxed);
     }
 
+    /// Whether the peer may be sending what nobody will read.
+    pub(super) fn may_be_sending(&self) -> bool {
+        if self.is_h2() {
+            // Its frames about an answer that it has not read yet.
+            return self.take_asked();
+        }
+        let unread = self.unread.load(Relaxed) != READ && self.closing() == Closing::No;
+        unread || self.state() == State::Head
+    }
+
+    pub(super) fn linger(&self) {
+        self.lingering.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.lingering.load(Relaxed)
+    }
+
+    /// The answer that begins says nothing of its length.
+    pub(super) fn delimit_by_close(&self) {
+        self.close_delimited.store(true, Relaxed);
+    }
+
+    /// Whether an end here would look like that of a whole answer, and is not.
+    pub(super) fn would_look_whole(&self) -> bool {
+        self.close_delimited.load(Relaxed) && (self.is_busy() || self.unflushed.load(Relaxed))
+    }
+
     /// The peer is made to end in the state that it is in now.
     pub(super) fn cut(&self) {
         // The first state stays: later ones come of the cut itself.
@@ -230,7 +274,7 @@ impl Drop for Peer {
         let Some(in_flight) = self.in_flight.take() else { return };
         // An upgraded connection that outlived the drain, and a driver that was taken away, had no time to say it.
         let overdue = self.is_upgraded() && in_flight.is_cancelled();
-        if overdue || !*self.ended.get_mut() {
+        if overdue || !*self.ended.get_mut() && !*self.lingering.get_mut() {
             self.cut();
         }
         match *self.cut.get_mut() {

@@ -30,7 +30,7 @@ pin_project! {
         #[pin]
         answer: TowerToHyperServiceFuture<S, Request<RequestBody>>,
         turn: Option<Turn>,
-        h1: bool,
+        version: Version,
         connect: bool,
     }
 }
@@ -55,6 +55,7 @@ impl<S> Served<S> {
 impl<S, B> hyper::service::Service<Request<Incoming>> for Served<S>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+    B: Body,
 {
     type Response = Response<AnswerBody<B>>;
     type Error = S::Error;
@@ -62,7 +63,7 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Answering<S> {
         Answering {
-            h1: request.version() < Version::HTTP_2,
+            version: request.version(),
             connect: request.method() == Method::CONNECT,
             turn: Some(self.peer.begin()),
             answer: self.service.call(request.map(|body| RequestBody::new(body, &self.peer))),
@@ -75,6 +76,7 @@ where
 impl<S, B> Future for Answering<S>
 where
     S: Service<Request<RequestBody>, Response = Response<B>>,
+    B: Body,
 {
     type Output = Result<Response<AnswerBody<B>>, S::Error>;
 
@@ -85,14 +87,18 @@ where
         let upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS
             || *this.connect && answer.status().is_success();
         // The client's next request is to go elsewhere, from the trigger on.
-        if *this.h1 && !upgrade && turn.peer().handle.is_triggered() {
+        let h1 = *this.version < Version::HTTP_2;
+        if h1 && !upgrade && turn.peer().handle.is_triggered() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         // Some of the request was kept from its handler: what it says of that is not the client's fault.
         if turn.peer().has_withheld() && answer.status() == StatusCode::BAD_REQUEST {
             *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }
-        turn.answer(*this.h1 && upgrade);
+        if *this.version <= Version::HTTP_10 && answer.body().size_hint().exact().is_none() {
+            turn.peer().delimit_by_close();
+        }
+        turn.answer(h1 && upgrade);
         Poll::Ready(Ok(answer.map(|body| AnswerBody { body, turn })))
     }
 }

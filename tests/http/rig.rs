@@ -281,6 +281,18 @@ impl Client {
         matches!(soon(self.0.read(&mut [0; 64])).await, Ok(0))
     }
 
+    /// Has no more to send.
+    pub async fn half_close(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
+    /// What comes until the end, or why that did not come.
+    pub async fn rest(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        soon(self.0.read_to_end(&mut rest)).await?;
+        Ok(rest)
+    }
+
     pub fn into_stream(self) -> TcpStream {
         self.0
     }
