@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use super::body::RequestBody;
 use super::handshake::{self, Handshake};
 use super::listeners::Listeners;
 use super::peer::Peer;
@@ -33,7 +33,7 @@ pub(super) struct Accepting<S> {
 
 impl<S, B> Accepting<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,

@@ -1,7 +1,7 @@
 //! What is known of a peer: which state its connection is in, and how it ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -19,6 +19,12 @@ pub(super) struct Peer {
     _place: Option<OwnedSemaphorePermit>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
+    /// Request bodies that somebody may still read.
+    bodies: AtomicU32,
+    /// HTTP/1: whether the end of the last request's body has been seen.
+    unread: AtomicU8,
+    /// A request body was ended before its end.
+    withheld: AtomicBool,
     /// HTTP/1: the answer is complete, and its last bytes are still in our buffers.
     unflushed: AtomicBool,
     /// Bytes have come that do not make a request yet.
@@ -34,6 +40,10 @@ pub(super) struct Peer {
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
+    /// All is written, and what still comes is discarded.
+    lingering: AtomicBool,
+    /// The end of the answer is the end of the connection, so that a cut would look like it.
+    close_delimited: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +73,13 @@ pub(super) struct Turn {
     upgrade: bool,
 }
 
+/// All of the last request's body has been read.
+const READ: u8 = 0;
+/// It was not, so that the next bytes may be its rest: hyper takes a piece that is small, and closes otherwise.
+const UNREAD: u8 = 1;
+/// It was not, and these bytes have come.
+const SKIPPED: u8 = 2;
+
 const BEGUN: u64 = 1;
 const ANSWERING: u64 = 1 << 32;
 
@@ -81,6 +98,9 @@ impl Peer {
             handle,
             _place: place,
             turns: AtomicU64::new(0),
+            bodies: AtomicU32::new(0),
+            unread: AtomicU8::new(READ),
+            withheld: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             head: AtomicBool::new(false),
             heard: AtomicBool::new(false),
@@ -91,6 +111,8 @@ impl Peer {
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
+            lingering: AtomicBool::new(false),
+            close_delimited: AtomicBool::new(false),
         })
     }
 
@@ -99,9 +121,10 @@ impl Peer {
         let (begun, answering) = (turns & (ANSWERING - 1), turns >> 32);
         if self.upgraded.load(Relaxed) {
             State::Upgraded
-        } else if begun > answering {
+        } else if begun > answering || self.bodies.load(Relaxed) > 0 {
             State::Request
-        } else if begun > 0 || self.unflushed.load(Relaxed) {
+        } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
+            // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
             State::Head
@@ -116,6 +139,7 @@ impl Peer {
         self.turns.fetch_add(BEGUN, Relaxed);
         self.asked.store(true, Relaxed);
         self.head.store(false, Relaxed);
+        self.unread.store(READ, Relaxed);
         self.close(Closing::No);
         Turn { peer: Arc::clone(self), answering: false, upgrade: false }
     }
@@ -128,17 +152,56 @@ impl Peer {
     /// Bytes have come.
     pub(super) fn hear(&self) {
         self.heard.store(true, Relaxed);
-        if self.turns.load(Relaxed) == 0 {
-            self.head.store(true, Relaxed);
+        if self.turns.load(Relaxed) == 0 && self.bodies.load(Relaxed) == 0 {
+            if self.unread.load(Relaxed) == UNREAD {
+                self.unread.store(SKIPPED, Relaxed);
+            } else {
+                self.head.store(true, Relaxed);
+            }
         }
         if self.closing() == Closing::Idle {
             self.close(Closing::No);
         }
     }
 
+    /// A request has a body that has not wholly come.
+    pub(super) fn open_body(&self) {
+        self.bodies.fetch_add(1, Relaxed);
+        self.unread.store(UNREAD, Relaxed);
+    }
+
+    /// The end of a request's body has been read.
+    pub(super) fn body_read(&self) {
+        self.unread.store(READ, Relaxed);
+    }
+
+    /// Nobody reads that body any more.
+    pub(super) fn close_body(&self) {
+        self.bodies.fetch_sub(1, Relaxed);
+    }
+
+    /// A request's body was ended here, because there is no more time.
+    pub(super) fn withhold_body(&self) {
+        self.withheld.store(true, Relaxed);
+    }
+
+    pub(super) fn has_withheld(&self) -> bool {
+        self.withheld.load(Relaxed)
+    }
+
     /// Whether a request has come since this was last asked.
     pub(super) fn take_asked(&self) -> bool {
         self.asked.swap(false, Relaxed)
+    }
+
+    /// From here on [`take_asked`](Self::take_asked) tells of the requests that are in progress or come later.
+    pub(super) fn forget_asked(&self) {
+        self.asked.store(self.is_busy(), Relaxed);
+    }
+
+    /// Whether a request is in progress whose answer is not complete.
+    pub(super) fn is_busy(&self) -> bool {
+        self.turns.load(Relaxed) > 0
     }
 
     pub(super) fn has_heard(&self) -> bool {
@@ -176,6 +239,34 @@ impl Peer {
         self.closing.store(how as u8, Relaxed);
     }
 
+    /// Whether the peer may be sending what nobody will read.
+    pub(super) fn may_be_sending(&self) -> bool {
+        if self.is_h2() {
+            // Its frames about an answer that it has not read yet.
+            return self.take_asked();
+        }
+        let unread = self.unread.load(Relaxed) != READ && self.closing() == Closing::No;
+        unread || self.state() == State::Head
+    }
+
+    pub(super) fn linger(&self) {
+        self.lingering.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.lingering.load(Relaxed)
+    }
+
+    /// The answer that begins says nothing of its length.
+    pub(super) fn delimit_by_close(&self) {
+        self.close_delimited.store(true, Relaxed);
+    }
+
+    /// Whether an end here would look like that of a whole answer, and is not.
+    pub(super) fn would_look_whole(&self) -> bool {
+        self.close_delimited.load(Relaxed) && (self.is_busy() || self.unflushed.load(Relaxed))
+    }
+
     /// The peer is made to end in the state that it is in now.
     pub(super) fn cut(&self) {
         // The first state stays: later ones come of the cut itself.
@@ -193,7 +284,7 @@ impl Drop for Peer {
         let Some(in_flight) = self.in_flight.take() else { return };
         // An upgraded connection that outlived the drain, and a driver that was taken away, had no time to say it.
         let overdue = self.is_upgraded() && in_flight.is_cancelled();
-        if overdue || !*self.ended.get_mut() {
+        if overdue || !*self.ended.get_mut() && !*self.lingering.get_mut() {
             self.cut();
         }
         match *self.cut.get_mut() {

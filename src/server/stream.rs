@@ -8,7 +8,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Bytes both ways, whatever they run over.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// When it is dropped, the peer sees a reset and no end.
+    fn reset_on_close(&self);
+}
 
 /// One type for all, so that the rest of a connection is compiled once; TCP, which is what most have, without a detour.
 pub(super) enum Stream {
@@ -18,7 +21,34 @@ pub(super) enum Stream {
 
 // === impl Io ===
 
-impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
+impl Io for TcpStream {
+    fn reset_on_close(&self) {
+        // A socket that refuses is gone already.
+        let _ = self.set_zero_linger();
+    }
+}
+
+#[cfg(unix)]
+impl Io for tokio::net::UnixStream {
+    /// It knows no reset.
+    fn reset_on_close(&self) {}
+}
+
+#[cfg(feature = "tls")]
+impl<I: Io> Io for tokio_rustls::server::TlsStream<I> {
+    fn reset_on_close(&self) {
+        self.get_ref().0.reset_on_close();
+    }
+}
+
+impl Io for Stream {
+    fn reset_on_close(&self) {
+        match self {
+            Stream::Tcp(stream) => stream.reset_on_close(),
+            Stream::Other(stream) => stream.reset_on_close(),
+        }
+    }
+}
 
 // === impl Stream ===
 
