@@ -46,6 +46,8 @@ mod streams;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod watched;
+#[cfg(feature = "axum-ws")]
+pub mod websocket;
 
 pub use cx::RequestCx;
 pub use listener::Listener;

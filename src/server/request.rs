@@ -59,7 +59,8 @@ where
     type Error = S::Error;
     type Future = Answering<S>;
 
-    fn call(&self, request: Request<Incoming>) -> Answering<S> {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
+        request.extensions_mut().extend(self.peer.request_cx());
         Answering {
             h1: request.version() < Version::HTTP_2,
             connect: request.method() == Method::CONNECT,
