@@ -58,6 +58,8 @@ pub mod tower;
 #[cfg(unix)]
 mod unix;
 mod watched;
+#[cfg(feature = "axum-ws")]
+pub mod websocket;
 
 pub use body::RequestBody;
 pub use cx::RequestCx;

@@ -33,15 +33,23 @@ pub struct RequestCx {
     /// Not work of its own, so that one request is one in the ledger, however many of these there are.
     keeper: Keeper,
     remote_addr: Option<SocketAddr>,
+    /// Its server watches connections, also upgraded ones.
+    watched: bool,
 }
 
 // === impl RequestCx ===
 
 impl RequestCx {
     /// For a request that is in flight, with its gate.
+    #[cfg(feature = "tower")]
     #[track_caller]
-    pub(super) fn new(gate: Gate, in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
-        RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr }
+    pub(super) fn of_request(gate: Gate, in_flight: &InFlight) -> Self {
+        RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr: None, watched: false }
+    }
+
+    /// For a request on a connection that is in flight, with its gate.
+    pub(super) fn of_connection(gate: Gate, in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
+        RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr, watched: true }
     }
 
     /// For a layer inside of a server that knows the peer.
@@ -107,6 +115,13 @@ impl RequestCx {
         }
     }
 
+    /// What an upgraded connection is counted by, where the server does not do it itself.
+    #[cfg(feature = "axum-ws")]
+    #[track_caller]
+    pub(super) fn upgraded(&self) -> Option<InFlight> {
+        (!self.watched).then(|| self.child())
+    }
+
     /// The peer's address; `None` where it has none, as on Unix sockets, and under servers that are not ours, which have
     /// words of their own for it.
     pub fn remote_addr(&self) -> Option<SocketAddr> {
@@ -120,6 +135,7 @@ impl Clone for RequestCx {
             gate: self.gate.clone(),
             keeper: self.keeper.child().keep_open(),
             remote_addr: self.remote_addr,
+            watched: self.watched,
         }
     }
 }
@@ -154,7 +170,7 @@ mod tests {
     fn it_lets_work_follow_after_the_answer_and_after_the_close() {
         let gate = Gate::standalone("http");
         let request = gate.enter().unwrap();
-        let cx = RequestCx::new(gate.clone(), &request, None);
+        let cx = RequestCx::of_connection(gate.clone(), &request, None);
         drop(request);
         gate.close();
         assert!(cx.is_stopping() && !cx.is_cancelled());
@@ -172,7 +188,7 @@ mod tests {
     fn what_it_runs_ends_with_the_drain() {
         let gate = Gate::standalone("http");
         let request = gate.enter().unwrap();
-        let cx = RequestCx::new(gate.clone(), &request, None);
+        let cx = RequestCx::of_connection(gate.clone(), &request, None);
         assert_eq!(poll(pin!(cx.run(async { 7 }))), Poll::Ready(Ok(7)));
         let mut run = pin!(cx.run(std::future::pending::<()>()));
         assert!(poll(run.as_mut()).is_pending());

@@ -1,10 +1,12 @@
 //! What is known of a peer: which state its connection is in, and how it ended.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
@@ -16,6 +18,7 @@ pub(super) struct Peer {
     in_flight: Option<InFlight>,
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
+    addr: Option<SocketAddr>,
     _place: Option<OwnedSemaphorePermit>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
@@ -90,12 +93,14 @@ impl Peer {
         in_flight: InFlight,
         gate: Gate,
         handle: ShutdownHandle,
+        addr: Option<SocketAddr>,
         place: Option<OwnedSemaphorePermit>,
     ) -> Arc<Self> {
         Arc::new(Peer {
             in_flight: Some(in_flight),
             gate,
             handle,
+            addr,
             _place: place,
             turns: AtomicU64::new(0),
             bodies: AtomicU32::new(0),
@@ -133,6 +138,12 @@ impl Peer {
         } else {
             State::Idle
         }
+    }
+
+    /// What one of its requests is told of the stop.
+    pub(super) fn request_cx(&self) -> Option<RequestCx> {
+        let in_flight = self.in_flight.as_ref()?;
+        Some(RequestCx::of_connection(self.gate.clone(), in_flight, self.addr))
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Turn {
@@ -348,7 +359,7 @@ mod tests {
     async fn a_peer_is_busy_until_its_answer_is_flushed() {
         let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
         let gate = shutdown.gate("http");
-        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None);
+        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None, None);
         assert_eq!(peer.state(), State::Idle);
         peer.hear();
         assert_eq!(peer.state(), State::Head);

@@ -61,7 +61,8 @@ where
     type Error = S::Error;
     type Future = Answering<S>;
 
-    fn call(&self, request: Request<Incoming>) -> Answering<S> {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
+        request.extensions_mut().extend(self.peer.request_cx());
         Answering {
             version: request.version(),
             connect: request.method() == Method::CONNECT,

@@ -144,7 +144,7 @@ where
             return Answering::refused(kind, Arc::clone(&self.shared));
         };
         let extensions = request.extensions_mut();
-        let cx = RequestCx::new(self.shared.gate.clone(), &in_flight, None);
+        let cx = RequestCx::of_request(self.shared.gate.clone(), &in_flight);
         if let Some(outer) = extensions.insert(cx) {
             // A gate of its own for some of a server's routes: the peer stays the same.
             if let Some(cx) = extensions.get_mut::<RequestCx>() {
