@@ -110,7 +110,8 @@ where
         keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
-        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place);
+        let addr = stream.peer_addr();
+        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), addr, place);
         let limits = Arc::clone(&self.limits);
         let service = self.service.clone();
         match &self.handshake {

@@ -62,7 +62,9 @@ where
     type Future = Answering<S>;
 
     fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
-        request.extensions_mut().extend(self.peer.request_cx());
+        if let Some(cx) = self.peer.request_cx() {
+            request.extensions_mut().insert(cx);
+        }
         Answering {
             version: request.version(),
             connect: request.method() == Method::CONNECT,

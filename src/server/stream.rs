@@ -1,6 +1,7 @@
 //! What a connection's bytes come and go by.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -51,6 +52,16 @@ impl Io for Stream {
 }
 
 // === impl Stream ===
+
+impl Stream {
+    /// Whose it is; `None` where that has no address, and for a peer that has gone.
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Other(_) => None,
+        }
+    }
+}
 
 impl AsyncRead for Stream {
     #[inline]
