@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::{Cancelled, Gate, InFlight, Keeper};
+use crate::{Cancelled, InFlight, Keeper};
 
 /// What a request's handler is told of the stop; found in the request's extensions.
 ///
@@ -29,7 +29,6 @@ use crate::{Cancelled, Gate, InFlight, Keeper};
 ///
 /// With the feature `axum` it is an extractor, too.
 pub struct RequestCx {
-    gate: Gate,
     /// Not work of its own, so that one request is one in the ledger, however many of these there are.
     keeper: Keeper,
     remote_addr: Option<SocketAddr>,
@@ -40,16 +39,18 @@ pub struct RequestCx {
 // === impl RequestCx ===
 
 impl RequestCx {
-    /// For a request that is in flight, with its gate.
+    /// For a request that is in flight.
     #[cfg(feature = "tower")]
+    #[inline]
     #[track_caller]
-    pub(super) fn of_request(gate: Gate, in_flight: &InFlight) -> Self {
-        RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr: None, watched: false }
+    pub(super) fn of_request(in_flight: &InFlight) -> Self {
+        RequestCx { keeper: in_flight.child().keep_open(), remote_addr: None, watched: false }
     }
 
-    /// For a request on a connection that is in flight, with its gate.
-    pub(super) fn of_connection(gate: Gate, in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
-        RequestCx { gate, keeper: in_flight.child().keep_open(), remote_addr, watched: true }
+    /// For a request on a connection that is in flight.
+    #[inline]
+    pub(super) fn of_connection(in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
+        RequestCx { keeper: in_flight.child().keep_open(), remote_addr, watched: true }
     }
 
     /// For a layer inside of a server that knows the peer.
@@ -60,27 +61,27 @@ impl RequestCx {
 
     /// Waits until requests are to come to an end of their own: end streams, start nothing long any more.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
-        self.gate.stopping()
+        self.keeper.in_flight().stopping_owned()
     }
 
     /// Whether requests are to come to an end of their own. One plain load.
     pub fn is_stopping(&self) -> bool {
-        self.gate.is_stopping()
+        self.keeper.in_flight().is_stopping()
     }
 
     /// Waits until the drain is over: what has not ended is about to be cut.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
-        self.gate.cancelled()
+        self.keeper.in_flight().cancelled_owned()
     }
 
     /// Whether the drain is over. One plain load.
     pub fn is_cancelled(&self) -> bool {
-        self.gate.is_cancelled()
+        self.keeper.in_flight().is_cancelled()
     }
 
     /// The time until the drain is over; `None` as long as no stop has begun.
     pub fn remaining(&self) -> Option<Duration> {
-        self.gate.remaining()
+        self.keeper.in_flight().remaining()
     }
 
     /// Lets in work that follows from the request and may outlive its answer; also after the gate has closed, since it is
@@ -132,7 +133,6 @@ impl RequestCx {
 impl Clone for RequestCx {
     fn clone(&self) -> Self {
         RequestCx {
-            gate: self.gate.clone(),
             keeper: self.keeper.child().keep_open(),
             remote_addr: self.remote_addr,
             watched: self.watched,
@@ -143,7 +143,7 @@ impl Clone for RequestCx {
 impl fmt::Debug for RequestCx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestCx")
-            .field("gate", &self.gate.name())
+            .field("gate", &self.keeper.in_flight().gate_name())
             .field("remote_addr", &self.remote_addr)
             .finish_non_exhaustive()
     }
@@ -155,6 +155,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
+    use crate::Gate;
 
     fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
@@ -170,7 +171,7 @@ mod tests {
     fn it_lets_work_follow_after_the_answer_and_after_the_close() {
         let gate = Gate::standalone("http");
         let request = gate.enter().unwrap();
-        let cx = RequestCx::of_connection(gate.clone(), &request, None);
+        let cx = RequestCx::of_connection(&request, None);
         drop(request);
         gate.close();
         assert!(cx.is_stopping() && !cx.is_cancelled());
@@ -188,7 +189,7 @@ mod tests {
     fn what_it_runs_ends_with_the_drain() {
         let gate = Gate::standalone("http");
         let request = gate.enter().unwrap();
-        let cx = RequestCx::of_connection(gate.clone(), &request, None);
+        let cx = RequestCx::of_connection(&request, None);
         assert_eq!(poll(pin!(cx.run(async { 7 }))), Poll::Ready(Ok(7)));
         let mut run = pin!(cx.run(std::future::pending::<()>()));
         assert!(poll(run.as_mut()).is_pending());

@@ -142,8 +142,7 @@ impl Peer {
 
     /// What one of its requests is told of the stop.
     pub(super) fn request_cx(&self) -> Option<RequestCx> {
-        let in_flight = self.in_flight.as_ref()?;
-        Some(RequestCx::of_connection(self.gate.clone(), in_flight, self.addr))
+        self.in_flight.as_ref().map(|in_flight| RequestCx::of_connection(in_flight, self.addr))
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Turn {

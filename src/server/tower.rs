@@ -7,7 +7,7 @@
 //! # async fn example(shutdown: &mut winddown::ShutdownCoordinator, router: axum::Router, listener: tokio::net::TcpListener) {
 //! use winddown::server::tower::InFlightLayer;
 //!
-//! let app = router.layer(InFlightLayer::new(shutdown.gate("requests"), shutdown.handle()));
+//! let app = router.layer(InFlightLayer::new(shutdown.gate("requests")));
 //! let serving = axum::serve(listener, app).with_graceful_shutdown(shutdown.handle().stopping());
 //! shutdown.spawn("http", async move { serving.await });
 //! # }
@@ -28,7 +28,6 @@
 //! - **Flushing.** The last bytes of an answer are the server's when the body has ended; therefore it is spawned and awaited.
 
 use std::fmt;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::RequestCx;
-use crate::{BoxError, Gate, ShutdownHandle};
+use crate::{BoxError, Gate};
 
 mod answer;
 
@@ -54,22 +53,16 @@ pub use answer::{AnswerBody, Answering};
 /// error; both are counted as *cut*, in the state `request` or `body`.
 #[derive(Clone)]
 pub struct InFlightLayer {
-    shared: Shared,
+    gate: Gate,
+    retry_after: u32,
 }
 
 /// A service whose requests are counted; made by [`InFlightLayer`].
 #[derive(Clone)]
 pub struct Counted<S> {
     service: S,
-    /// One pointer: some servers clone the service for each request.
-    shared: Arc<Shared>,
-}
-
-#[derive(Clone)]
-struct Shared {
     gate: Gate,
-    handle: ShutdownHandle,
-    retry_after: HeaderValue,
+    retry_after: u32,
 }
 
 /// What of a request decides how it is answered.
@@ -78,6 +71,8 @@ struct Kind {
     h1: bool,
     connect: bool,
     grpc: bool,
+    /// In seconds.
+    retry_after: u32,
 }
 
 /// Why a request is answered by us.
@@ -90,9 +85,9 @@ enum Refusal {
 // === impl InFlightLayer ===
 
 impl InFlightLayer {
-    /// Lets requests in through this gate, which is the layer's alone; the handle is that of the same coordinator.
-    pub fn new(gate: Gate, handle: ShutdownHandle) -> Self {
-        InFlightLayer { shared: Shared { gate, handle, retry_after: HeaderValue::from_static("1") } }
+    /// Lets requests in through this gate: one of a coordinator, which closes it.
+    pub fn new(gate: Gate) -> Self {
+        InFlightLayer { gate, retry_after: 1 }
     }
 
     /// After what time a client that is refused is to try again, in whole seconds and rounded up; 1 s when not given.
@@ -100,7 +95,7 @@ impl InFlightLayer {
     /// Its next try shall reach another process: longer than a balancer takes to see that this one is not ready.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         let seconds = pause.as_secs().saturating_add(u64::from(pause.subsec_nanos() > 0));
-        self.shared.retry_after = seconds.into();
+        self.retry_after = u32::try_from(seconds).unwrap_or(u32::MAX);
         self
     }
 }
@@ -109,13 +104,13 @@ impl<S> Layer<S> for InFlightLayer {
     type Service = Counted<S>;
 
     fn layer(&self, service: S) -> Counted<S> {
-        Counted { service, shared: Arc::new(self.shared.clone()) }
+        Counted { service, gate: self.gate.clone(), retry_after: self.retry_after }
     }
 }
 
 impl fmt::Debug for InFlightLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlightLayer").field("gate", &self.shared.gate).finish_non_exhaustive()
+        f.debug_struct("InFlightLayer").field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 
@@ -139,19 +134,18 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<B>) -> Answering<S::Future> {
-        let kind = Kind::of(&request);
-        let Ok(in_flight) = self.shared.gate.enter() else {
-            return Answering::refused(kind, Arc::clone(&self.shared));
+        let kind = Kind::of(&request, self.retry_after);
+        let Ok(in_flight) = self.gate.enter() else {
+            return Answering::refused(kind);
         };
         let extensions = request.extensions_mut();
-        let cx = RequestCx::of_request(self.shared.gate.clone(), &in_flight);
-        if let Some(outer) = extensions.insert(cx) {
+        if let Some(outer) = extensions.insert(RequestCx::of_request(&in_flight)) {
             // A gate of its own for some of a server's routes: the peer stays the same.
             if let Some(cx) = extensions.get_mut::<RequestCx>() {
                 cx.set_remote_addr(outer.remote_addr());
             }
         }
-        Answering::new(self.service.call(request), in_flight, kind, Arc::clone(&self.shared))
+        Answering::new(self.service.call(request), in_flight, kind)
     }
 }
 
@@ -159,7 +153,7 @@ impl<S: fmt::Debug> fmt::Debug for Counted<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counted")
             .field("service", &self.service)
-            .field("gate", &self.shared.gate)
+            .field("gate", &self.gate)
             .finish_non_exhaustive()
     }
 }
@@ -168,9 +162,10 @@ impl<S: fmt::Debug> fmt::Debug for Counted<S> {
 
 impl Kind {
     #[inline]
-    fn of<B>(request: &Request<B>) -> Self {
+    fn of<B>(request: &Request<B>, retry_after: u32) -> Self {
         let h1 = request.version() < Version::HTTP_2;
-        Kind { h1, connect: request.method() == Method::CONNECT, grpc: !h1 && is_grpc(request.headers()) }
+        let grpc = !h1 && is_grpc(request.headers());
+        Kind { h1, connect: request.method() == Method::CONNECT, grpc, retry_after }
     }
 }
 
@@ -196,7 +191,7 @@ impl Refusal {
     }
 
     /// Complete but for its body, which is what [`words`](Self::words) says, or nothing for gRPC.
-    fn head(self, kind: Kind, retry_after: &HeaderValue) -> Response<()> {
+    fn head(self, kind: Kind) -> Response<()> {
         let mut answer = Response::new(());
         let headers = answer.headers_mut();
         if kind.grpc {
@@ -205,7 +200,7 @@ impl Refusal {
             return answer;
         }
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        headers.insert(header::RETRY_AFTER, retry_after.clone());
+        headers.insert(header::RETRY_AFTER, kind.retry_after.into());
         if kind.h1 {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -4,14 +4,13 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{Kind, Refusal, Shared, unavailable};
+use super::{Kind, Refusal, unavailable};
 use crate::latch::FiredOwned;
 use crate::{BoxError, Cancelled, InFlight};
 
@@ -41,7 +40,6 @@ pin_project! {
         answer: Option<F>,
         turn: Turn,
         kind: Kind,
-        shared: Arc<Shared>,
     }
 }
 
@@ -70,6 +68,12 @@ pin_project! {
 impl Turn {
     const NONE: Turn = Turn { in_flight: None, state: State::Ended, cancelled: None };
 
+    /// From the trigger on, or for a gate of its own from the close.
+    #[inline]
+    fn is_stopping(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_triggered() || in_flight.is_stopping())
+    }
+
     #[inline]
     fn is_cancelled(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::is_cancelled)
@@ -78,7 +82,7 @@ impl Turn {
     #[inline]
     fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(in_flight) = &self.in_flight else { return Poll::Pending };
-        let cancelled = self.cancelled.get_or_insert_with(|| in_flight.hard_signal_owned());
+        let cancelled = self.cancelled.get_or_insert_with(|| in_flight.cancelled_owned());
         Pin::new(cancelled).poll(cx)
     }
 }
@@ -98,14 +102,14 @@ impl Drop for Turn {
 
 impl<F> Answering<F> {
     #[inline]
-    pub(super) fn new(answer: F, in_flight: InFlight, kind: Kind, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(answer: F, in_flight: InFlight, kind: Kind) -> Self {
         let turn = Turn { in_flight: Some(in_flight), state: State::Request, cancelled: None };
-        Answering { answer: Some(answer), turn, kind, shared }
+        Answering { answer: Some(answer), turn, kind }
     }
 
     #[cold]
-    pub(super) fn refused(kind: Kind, shared: Arc<Shared>) -> Self {
-        Answering { answer: None, turn: Turn::NONE, kind, shared }
+    pub(super) fn refused(kind: Kind) -> Self {
+        Answering { answer: None, turn: Turn::NONE, kind }
     }
 }
 
@@ -121,11 +125,11 @@ where
         let mut this = self.project();
         let kind = *this.kind;
         let Some(answer) = this.answer.as_mut().as_pin_mut() else {
-            return Poll::Ready(Ok(refuse(Refusal::Closed, kind, this.shared)));
+            return Poll::Ready(Ok(refuse(Refusal::Closed, kind)));
         };
         match answer.poll(cx) {
             Poll::Ready(Ok(mut answer)) => {
-                if kind.h1 && this.shared.handle.is_triggered() {
+                if kind.h1 && this.turn.is_stopping() {
                     say_close(&mut answer, kind);
                 }
                 let mut turn = mem::replace(this.turn, Turn::NONE);
@@ -141,7 +145,7 @@ where
             Poll::Pending => {
                 this.answer.set(None);
                 *this.turn = Turn::NONE;
-                Poll::Ready(Ok(refuse(Refusal::Cut, kind, this.shared)))
+                Poll::Ready(Ok(refuse(Refusal::Cut, kind)))
             }
         }
     }
@@ -164,10 +168,10 @@ fn say_close<B>(answer: &mut Response<B>, kind: Kind) {
 }
 
 #[cold]
-fn refuse<B>(refusal: Refusal, kind: Kind, shared: &Shared) -> Response<AnswerBody<B>> {
+fn refuse<B>(refusal: Refusal, kind: Kind) -> Response<AnswerBody<B>> {
     let words = if kind.grpc { "" } else { refusal.words() };
     let body = |()| AnswerBody { words: Words::Ours { words }, turn: Turn::NONE, grpc: kind.grpc };
-    refusal.head(kind, &shared.retry_after).map(body)
+    refusal.head(kind).map(body)
 }
 
 // === impl AnswerBody ===
