@@ -17,3 +17,5 @@ mod nginx;
 mod place;
 #[path = "rollout/replica.rs"]
 mod replica;
+#[path = "rollout/streams.rs"]
+mod streams;

@@ -1,15 +1,20 @@
 //! In place: the next process listens on the same port beside the one before, which then ends.
 
+use std::time::Duration;
+
 use winddown::testing::process::Signal;
 
 use crate::load::Load;
 use crate::place::{Place, times};
 use crate::replica::Replica;
 
+/// Nobody has to notice that it is not ready: what a client sends next to either process is served.
+const ARGS: [&str; 3] = ["--reuse-port", "--unready", "0ms"];
+
 #[tokio::test]
 async fn a_restart_in_place_fails_no_request_on_connections_that_are_kept() {
     let Some(place) = Place::with(&["wrk", "hey", "nice"]).await else { return };
-    let replica = Replica::start(&place, 0, &["--reuse-port", "--unready", "0ms"]).await;
+    let replica = Replica::start(&place, 0, &ARGS).await;
     let loads = [Load::get(replica.address, &[]).await, Load::post(replica.address, &[]).await];
     restart(replica, loads).await;
 }
@@ -17,7 +22,7 @@ async fn a_restart_in_place_fails_no_request_on_connections_that_are_kept() {
 #[tokio::test]
 async fn a_restart_in_place_fails_no_request_on_connections_of_their_own() {
     let Some(place) = Place::with(&["wrk", "hey", "nice"]).await else { return };
-    let replica = Replica::start(&place, 0, &["--reuse-port", "--unready", "0ms"]).await;
+    let replica = Replica::start(&place, 0, &ARGS).await;
     let gets = Load::get(replica.address, &["connection: close"]).await;
     let posts = Load::post(replica.address, &["-disable-keepalive"]).await;
     restart(replica, [gets, posts]).await;
@@ -27,19 +32,22 @@ async fn a_restart_in_place_fails_no_request_on_connections_of_their_own() {
 async fn restart(mut replica: Replica, loads: [Load; 2]) {
     let restarts = times(8, 100);
     for _ in 0..restarts {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        // Some time for the load to be spread again.
+        tokio::time::sleep(Duration::from_millis(100)).await;
         replica.replace(Signal::Term).await;
         loads.iter().for_each(Load::assert_runs);
     }
     let [gets, posts] = loads;
     let (gets, posts) = (gets.end().await, posts.end().await);
-    let failed = gets.failed + posts.failed;
+    // An order that comes after intake has stopped is refused in words: it is to be placed again. Nothing else may fail.
+    let failed = gets.failed + posts.failed - posts.refused;
     let told = format!("{}{}{}", gets.told, posts.told, replica.told());
     assert_eq!(failed, 0, "{failed} requests failed in {restarts} restarts\n{told}");
-    assert!(gets.sent >= 100 * restarts && posts.sent >= 10 * restarts, "{restarts} restarts\n{told}");
+    assert!(gets.sent >= 50 * restarts && posts.sent >= 5 * restarts, "{restarts} restarts\n{told}");
+    assert_eq!(replica.exits.len() as u64, restarts);
     for exit in &replica.exits {
         exit.assert_code(0);
     }
-    assert_eq!(replica.exits.len() as u64, restarts);
-    println!("{restarts} restarts: 0 of {} GET and {} POST failed", gets.sent, posts.sent);
+    let refused = posts.refused;
+    println!("{restarts} restarts: 0 of {} GET and {} POST failed, {refused} refused", gets.sent, posts.sent);
 }
