@@ -67,6 +67,12 @@ impl Haproxy {
         requests.and_then(|requests| requests.parse().ok()).expect("requests are counted")
     }
 
+    /// Waits until it was sent so many requests more.
+    pub async fn until_requests(&self, more: u64) {
+        let wanted = self.requests().await + more;
+        eventually(&format!("{more} requests more"), async || self.requests().await >= wanted).await;
+    }
+
     /// What went wrong, and which servers were up and down.
     pub fn log(&self) -> String {
         last_lines("haproxy", &(self.running.stdout() + &self.running.stderr()))
@@ -126,8 +132,8 @@ impl Nginx {
 
     /// Waits until it was sent so many requests more.
     pub async fn until_requests(&self, more: u64) {
-        let before = self.counted().await.expect("nginx counts");
-        let sent = async || self.counted().await.is_some_and(|requests| requests >= before + more);
+        let wanted = self.counted().await.expect("nginx counts") + more;
+        let sent = async || self.counted().await.is_some_and(|requests| requests >= wanted);
         eventually(&format!("{more} requests more"), sent).await;
     }
 
