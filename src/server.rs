@@ -40,6 +40,7 @@ mod closing;
 mod connection;
 mod listener;
 mod peer;
+mod pieces;
 mod request;
 mod stopping;
 mod streams;

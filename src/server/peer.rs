@@ -35,6 +35,8 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    /// HTTP/2: streams that have become something else.
+    tunnels: AtomicU32,
     closing: AtomicU8,
     /// The connection came to its end by itself.
     ended: AtomicBool,
@@ -105,6 +107,7 @@ impl Peer {
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            tunnels: AtomicU32::new(0),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
@@ -120,6 +123,8 @@ impl Peer {
             State::Upgraded
         } else if begun > answering || self.bodies.load(Relaxed) > 0 {
             State::Request
+        } else if self.tunnels.load(Relaxed) > 0 {
+            State::Upgraded
         } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
             // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
@@ -215,6 +220,14 @@ impl Peer {
 
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Relaxed)
+    }
+
+    pub(super) fn open_tunnel(&self) {
+        self.tunnels.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn close_tunnel(&self) {
+        self.tunnels.fetch_sub(1, Relaxed);
     }
 
     pub(super) fn closing(&self) -> Closing {
