@@ -26,11 +26,13 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use self::handshake::Handshake;
 use crate::budget::LONGEST;
-use crate::{BoxError, Component, Gate, Phase, Readiness, ShutdownCoordinator};
+use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordinator};
 
 mod accept;
 #[cfg(feature = "axum")]
@@ -38,17 +40,35 @@ pub mod axum;
 mod body;
 mod closing;
 mod connection;
+mod cx;
+mod handshake;
 mod listener;
+mod listeners;
+#[cfg(all(unix, feature = "listenfd"))]
+mod listenfd;
 mod peer;
 mod pieces;
 mod request;
+mod reuse_port;
 mod stopping;
+mod stream;
 mod streams;
+mod tcp;
+#[cfg(feature = "tower")]
+pub mod tower;
+#[cfg(unix)]
+mod unix;
 mod watched;
 
 pub use body::RequestBody;
-pub use listener::Listener;
+pub use cx::RequestCx;
+pub use listener::{Address, GivenBack, Listener};
+#[cfg(all(unix, feature = "listenfd"))]
+pub use listenfd::listeners_from_env;
 pub use stopping::{UntilStopping, until_stopping};
+
+/// A SYN that was dropped comes again after 1 s, when the socket has to be closed.
+const LONGEST_HANDOVER: Duration = Duration::from_millis(900);
 
 /// How long the accept loop may take to be polled for the first time before its listener is closed without it.
 const START: Duration = Duration::from_millis(50);
@@ -60,9 +80,20 @@ const START: Duration = Duration::from_millis(50);
 #[must_use = "a server serves once it is added to a coordinator"]
 pub struct Server<S> {
     name: Cow<'static, str>,
-    listener: Listener,
+    listeners: Vec<Listener>,
+    /// For a program that wants them back.
+    owner: Option<oneshot::Sender<Vec<Listener>>>,
     service: S,
+    handshake: Option<Arc<dyn Handshake>>,
     limits: Limits,
+}
+
+/// What is there before anything runs. The keeper is the listeners' place in the gate: what is taken from backlogs after the
+/// close follows from that one.
+struct Held {
+    listeners: Vec<Listener>,
+    owner: Option<oneshot::Sender<Vec<Listener>>>,
+    keeper: Keeper,
 }
 
 /// What is granted to peers. Durations are upper bounds; a peer that does what it should waits for none of them.
@@ -70,6 +101,8 @@ pub struct Server<S> {
 struct Limits {
     connections: usize,
     backlog: usize,
+    handover: Duration,
+    handshake: Duration,
     head: Duration,
     head_size: usize,
     keep_alive: Duration,
@@ -94,7 +127,14 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    Server { name: name.into(), listener: listener.into(), service, limits: Limits::default() }
+    Server {
+        name: name.into(),
+        listeners: vec![listener.into()],
+        owner: None,
+        service,
+        handshake: None,
+        limits: Limits::default(),
+    }
 }
 
 /// Answers `/livez` and `/readyz`; nothing for any other path, which is the program's own.
@@ -124,6 +164,36 @@ pub fn probe(readiness: &Readiness, path: &str) -> Option<Response<String>> {
 // === impl Server ===
 
 impl<S> Server<S> {
+    /// Accepts from one more listener. All are served side by side, and all limits are for all of them together.
+    pub fn also(mut self, listener: impl Into<Listener>) -> Self {
+        self.listeners.push(listener.into());
+        self
+    }
+
+    /// At the stop the listeners are given back, open and with their backlogs, rather than drained and closed.
+    ///
+    /// So a part that is stopped alone can start again on the same sockets, or the program passes them on to a child. Who
+    /// connects in between waits in the backlog for the next one that accepts.
+    ///
+    /// ```
+    /// # async fn example(mut part: winddown::ShutdownCoordinator, listener: tokio::net::TcpListener, app: axum::Router) {
+    /// use winddown::server;
+    ///
+    /// let (server, given_back) = server::axum::serve("http", listener, app.clone()).give_back();
+    /// part.add(server);
+    /// part.run().await;
+    /// for listener in given_back.await {
+    ///     let again = server::axum::serve("http", listener, app.clone());
+    /// #   drop(again);
+    /// }
+    /// # }
+    /// ```
+    pub fn give_back(mut self) -> (Self, GivenBack) {
+        let (owner, given_back) = oneshot::channel();
+        self.owner = Some(owner);
+        (self, GivenBack(given_back))
+    }
+
     /// How many connections are open at most; 10 000 when not given, at least 1. Those beyond wait in the kernel's backlog.
     ///
     /// Each needs a file descriptor: `ulimit -n` is the other bound, at which the server backs off and goes on.
@@ -137,6 +207,17 @@ impl<S> Server<S> {
     /// It is a count, not a time: under load a backlog never runs empty.
     pub fn max_backlog(mut self, connections: usize) -> Self {
         self.limits.backlog = connections;
+        self
+    }
+
+    /// At the stop, for listeners with `SO_REUSEPORT` on Linux: how long handshakes of TCP that are half done have to be
+    /// completed; 10 ms when not given, at most 900 ms.
+    ///
+    /// It has to be longer than the way to the clients and back; a few milliseconds do where a balancer in the same
+    /// network is the client. In this time new clients are left to the next process, which costs those that the kernel
+    /// would have sent here one second each; so no longer than it has to be. See [`Listener::bind_reuse_port`].
+    pub fn handover(mut self, limit: Duration) -> Self {
+        self.limits.handover = limit.min(LONGEST_HANDOVER);
         self
     }
 
@@ -217,28 +298,35 @@ where
 
     fn register(self, shutdown: &mut ShutdownCoordinator) -> Gate {
         let gate = shutdown.gate(self.name.clone());
-        // The listener holds a place from the start: what it takes from the backlog after the close follows from that one.
-        let held = gate.enter().ok().map(|in_flight| (self.listener, in_flight.keep_open()));
+        let held = gate.enter().ok().map(|in_flight| Held {
+            listeners: self.listeners,
+            owner: self.owner,
+            keeper: in_flight.keep_open(),
+        });
         let held = Arc::new(Mutex::new(held));
         let closed = CancellationToken::new();
         let accepting = accept::Accepting {
             gate: gate.clone(),
             handle: shutdown.handle(),
             service: self.service,
+            handshake: self.handshake,
             limits: Arc::new(self.limits),
             closed: closed.clone(),
         };
         let ours = Arc::clone(&held);
         let take = |held: &Mutex<Option<_>>| held.lock().unwrap_or_else(PoisonError::into_inner).take();
         shutdown.on(Phase::StopIntake, format!("{} listener", self.name), async move |_| {
-            // A stop during the set-up: the loop was never started, so that the listener is closed here.
-            if tokio::time::timeout(START, closed.cancelled()).await.is_err() && take(&held).is_none() {
-                closed.cancelled().await;
+            if tokio::time::timeout(START, closed.cancelled()).await.is_err() {
+                match take(&held) {
+                    // A stop during the set-up: the loop was never started, so that the listeners are closed here.
+                    Some(held) => held.close(),
+                    None => closed.cancelled().await,
+                }
             }
         });
         let accepting = async move {
             match take(&ours) {
-                Some((listener, keeper)) => accepting.run(listener, keeper).await,
+                Some(held) => accepting.run(held).await,
                 None => Ok(()),
             }
         };
@@ -252,9 +340,19 @@ impl<S> fmt::Debug for Server<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
             .field("name", &self.name)
-            .field("listener", &self.listener)
+            .field("listeners", &self.listeners)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn close(self) {
+        if let Some(owner) = self.owner {
+            let _ = owner.send(self.listeners);
+        }
     }
 }
 
@@ -265,6 +363,8 @@ impl Default for Limits {
         Limits {
             connections: 10_000,
             backlog: 4096,
+            handover: Duration::from_millis(10),
+            handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
             head_size: 64 << 10,
             keep_alive: Duration::from_secs(620),

@@ -26,9 +26,7 @@ async fn a_read_of_a_half_body_sees_the_end_when_the_drain_is_over_and_its_handl
         let mut chunked = rig.connect().await;
         let mut known = rig.connect().await;
         known.send(&half_post("/read")).await;
-        chunked
-            .send("POST /read HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n4\r\nab")
-            .await;
+        chunked.send("POST /read HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n4\r\nab").await;
         let stopped = Instant::now();
         rig.stop();
         for client in [&mut known, &mut chunked] {
@@ -265,4 +263,16 @@ async fn a_client_that_hangs_up_is_taken_for_one_that_waits_until_its_limit() {
         rig.stop();
         assert!(rig.report().await.is_clean());
     }
+}
+
+#[tokio::test]
+async fn a_request_is_told_of_its_peer_and_of_the_stop() {
+    let rig = Rig::new(budget()).await;
+    let mut client = rig.connect().await;
+    let peer = format!("{:?}", Some(client.addr()));
+    assert_eq!(client.ask("/peer").await.text(), format!("{peer}, stopping: false"));
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    assert_eq!(client.ask("/peer").await.text(), format!("{peer}, stopping: true"));
+    assert!(rig.report().await.is_clean());
 }

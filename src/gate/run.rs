@@ -61,3 +61,13 @@ impl<F: Future> Future for Run<'_, F> {
         self.cut().map(Err)
     }
 }
+
+// === impl InFlight ===
+
+#[cfg(feature = "tower")]
+impl InFlight {
+    /// The hard signal by a future that has a name and borrows nothing: for what owns the guard and must not allocate to wait.
+    pub(crate) fn hard_signal_owned(&self) -> crate::latch::FiredOwned {
+        self.block().cancelled.fired_owned()
+    }
+}

@@ -5,21 +5,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
+
+use super::stream::Stream;
 
 /// How long a peer may take to read its answer while it still sends what nobody reads.
 const LINGER: Duration = Duration::from_secs(1);
 /// How much of that is taken.
 const LINGER_BYTES: usize = 64 << 20;
 const PIECE: usize = 8 << 10;
-
-/// What a peer is spoken to through.
-pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// When it is dropped, the peer sees a reset and no end.
-    fn reset_on_close(&self);
-}
 
 /// Reads on after the last byte was written: the kernel answers what comes for a closed socket, or was left in it, with a
 /// reset, and that may destroy an answer on its way.
@@ -30,25 +25,11 @@ pub(super) struct Lingering {
     until: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Socket ===
-
-impl Socket for TcpStream {
-    fn reset_on_close(&self) {
+/// When it is dropped, the peer sees a reset and no end. Over TLS that is so without one: an end has to be said.
+pub(super) fn reset_on_drop(stream: &Stream) {
+    if let Stream::Tcp(stream) = stream {
         // A socket that refuses is gone already.
-        let _ = self.set_zero_linger();
-    }
-}
-
-#[cfg(unix)]
-impl Socket for tokio::net::UnixStream {
-    /// It knows no reset.
-    fn reset_on_close(&self) {}
-}
-
-#[cfg(feature = "tls")]
-impl<S: Socket> Socket for tokio_rustls::server::TlsStream<S> {
-    fn reset_on_close(&self) {
-        self.get_ref().0.reset_on_close();
+        let _ = stream.set_zero_linger();
     }
 }
 
@@ -61,12 +42,7 @@ impl Lingering {
 
     /// Discards what comes until the peer closes, for a while at most; at once ready if nothing is there and nothing is
     /// `expected`.
-    pub(super) fn poll_discard(
-        &mut self,
-        io: &mut (impl AsyncRead + Unpin),
-        expected: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
+    pub(super) fn poll_discard(&mut self, io: &mut Stream, expected: bool, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; PIECE];
         loop {
             let mut buf = ReadBuf::new(&mut piece);

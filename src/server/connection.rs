@@ -15,9 +15,9 @@ use tower_service::Service;
 
 use super::Limits;
 use super::body::RequestBody;
-use super::closing::Socket;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
+use super::stream::Stream;
 use super::streams::Streams;
 use super::watched::Watched;
 use crate::BoxError;
@@ -58,9 +58,8 @@ struct Clock<'a> {
 }
 
 /// Serves the peer until it goes, or is told to.
-pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+pub(super) async fn drive<S, B>(io: Stream, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
-    I: Socket,
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
@@ -165,7 +164,7 @@ impl Peer {
         let how = match self.state() {
             State::Idle => Closing::Idle,
             State::Head => Closing::Head,
-            State::Request | State::Body | State::Upgraded => return false,
+            State::Request | State::Body | State::Upgraded | State::Handshaking => return false,
         };
         self.close(how);
         true
@@ -187,7 +186,7 @@ impl Limits {
             (Stage::Serving, State::Head) => Some((Due::Head, self.head)),
             (Stage::Serving, State::Idle) if peer.has_heard() => Some((Due::Idle, self.keep_alive)),
             (Stage::Serving, State::Idle) => Some((Due::Head, self.head)),
-            (_, State::Request | State::Body | State::Upgraded) => None,
+            (_, State::Request | State::Body | State::Upgraded | State::Handshaking) => None,
         }
     }
 }

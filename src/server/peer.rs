@@ -1,10 +1,12 @@
 //! What is known of a peer: which state its connection is in, and how it ended.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::cx::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
@@ -17,6 +19,7 @@ pub(super) struct Peer {
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
     _place: Option<OwnedSemaphorePermit>,
+    remote_addr: Option<SocketAddr>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
     /// Request bodies that somebody may still read.
@@ -37,6 +40,7 @@ pub(super) struct Peer {
     upgraded: AtomicBool,
     /// HTTP/2: streams that have become something else.
     tunnels: AtomicU32,
+    handshaking: AtomicBool,
     closing: AtomicU8,
     /// The connection came to its end by itself.
     ended: AtomicBool,
@@ -54,6 +58,7 @@ pub(super) enum State {
     Request,
     Body,
     Upgraded,
+    Handshaking,
 }
 
 /// How an HTTP/1 peer is told to go, where it next has to be waited for.
@@ -91,12 +96,14 @@ impl Peer {
         gate: Gate,
         handle: ShutdownHandle,
         place: Option<OwnedSemaphorePermit>,
+        remote_addr: Option<SocketAddr>,
     ) -> Arc<Self> {
         Arc::new(Peer {
             in_flight: Some(in_flight),
             gate,
             handle,
             _place: place,
+            remote_addr,
             turns: AtomicU64::new(0),
             bodies: AtomicU32::new(0),
             unread: AtomicU8::new(READ),
@@ -108,6 +115,7 @@ impl Peer {
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
             tunnels: AtomicU32::new(0),
+            handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
@@ -130,6 +138,8 @@ impl Peer {
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
             State::Head
+        } else if self.handshaking.load(Relaxed) {
+            State::Handshaking
         } else {
             State::Idle
         }
@@ -142,6 +152,17 @@ impl Peer {
         self.unread.store(READ, Relaxed);
         self.close(Closing::No);
         Turn { peer: Arc::clone(self), answering: false, upgrade: false }
+    }
+
+    /// Whether it is only about to become a peer that can ask.
+    pub(super) fn shake_hands(&self, handshaking: bool) {
+        self.handshaking.store(handshaking, Relaxed);
+    }
+
+    /// What a request is told of the stop.
+    pub(super) fn cx(&self) -> Option<RequestCx> {
+        let in_flight = self.in_flight.as_ref()?;
+        Some(RequestCx::new(self.gate.clone(), in_flight, self.remote_addr))
     }
 
     /// Bytes have come.
@@ -300,7 +321,8 @@ impl Drop for Peer {
 // === impl State ===
 
 impl State {
-    const ALL: [State; 5] = [State::Idle, State::Head, State::Request, State::Body, State::Upgraded];
+    const ALL: [State; 6] =
+        [State::Idle, State::Head, State::Request, State::Body, State::Upgraded, State::Handshaking];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -309,6 +331,7 @@ impl State {
             State::Request => "request",
             State::Body => "body",
             State::Upgraded => "upgraded",
+            State::Handshaking => "handshaking",
         }
     }
 }
@@ -349,7 +372,7 @@ mod tests {
     async fn a_peer_is_busy_until_its_answer_is_flushed() {
         let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
         let gate = shutdown.gate("http");
-        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None);
+        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None, None);
         assert_eq!(peer.state(), State::Idle);
         peer.hear();
         assert_eq!(peer.state(), State::Head);

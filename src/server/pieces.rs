@@ -49,7 +49,9 @@ impl<B: Body> Body for Pieces<B> {
         if this.rest.is_empty() {
             let frame = match ready!(this.body.poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
-                ended => return Poll::Ready(ended.map(|failed| failed.map(|frame| frame.map_data(Piece::Whole)))),
+                ended => {
+                    return Poll::Ready(ended.map(|failed| failed.map(|frame| frame.map_data(Piece::Whole))));
+                }
             };
             match frame.into_data() {
                 Ok(mut data) if *this.split && data.remaining() > PIECE => {

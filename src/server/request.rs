@@ -62,7 +62,10 @@ where
     type Error = S::Error;
     type Future = Answering<S>;
 
-    fn call(&self, request: Request<Incoming>) -> Answering<S> {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
+        if let Some(cx) = self.peer.cx() {
+            request.extensions_mut().insert(cx);
+        }
         Answering {
             version: request.version(),
             connect: request.method() == Method::CONNECT,

@@ -138,9 +138,8 @@ impl Peer {
     pub async fn body(&mut self, stream: u32) -> Result<Vec<u8>, u32> {
         let mut body = Vec::new();
         loop {
-            let ours = |frame: &Frame| {
-                frame.stream == stream && [DATA, HEADERS, RST_STREAM].contains(&frame.kind)
-            };
+            let ours =
+                |frame: &Frame| frame.stream == stream && [DATA, HEADERS, RST_STREAM].contains(&frame.kind);
             let frame = self.expect(ours).await;
             match frame.kind {
                 RST_STREAM => return Err(frame.number()),

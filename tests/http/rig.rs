@@ -142,6 +142,13 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         .route("/big", get(async || Bytes::from(vec![b'x'; BIG])))
         .route("/count", post(async |body: Bytes| body.len().to_string()))
         .route("/read", post(read))
+        .route(
+            "/peer",
+            get(async |request: axum::extract::Request| {
+                let cx = request.extensions().get::<server::RequestCx>().unwrap();
+                format!("{:?}, stopping: {}", cx.remote_addr(), cx.is_stopping())
+            }),
+        )
         .route("/refuse", post(async || (http::StatusCode::PAYLOAD_TOO_LARGE, "too large")))
         .route("/panic", get(async || -> &'static str { panic!("a handler's own fault") }))
         .route(
@@ -214,6 +221,10 @@ impl Client {
         let stream = TcpStream::connect(addr).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Client(stream)
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
     }
 
     pub async fn send(&mut self, bytes: &str) {
