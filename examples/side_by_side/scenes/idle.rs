@@ -1,0 +1,73 @@
+//! Connections that wait, and requests that come at the last moment.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::child::{Child, Result, Setting};
+use crate::client::{Client, Got, get};
+use crate::serve::Which;
+use crate::show::Shown;
+
+/// How late a request may have been sent to still have come *with* the signal; far below the idle grace.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+pub async fn idle(which: Which) -> Result<Shown> {
+    let child = Child::start(which, Setting::LONG).await?;
+    let mut client = Client::kept(child.addr).await?;
+    let stopping = child.term();
+    let (closed, cleanly) = client.end().await;
+    let ended = stopping.ended().await?;
+    let held = cleanly && closed < Duration::from_secs(3) && ended.within(Setting::SOON);
+    let how = if cleanly { "closed" } else { "reset" };
+    Ok(Shown::new(held, format!("{how} after {:.1} s, {ended}", closed.as_secs_f64())))
+}
+
+pub async fn together(which: Which, run: u32) -> Result<Shown> {
+    const CLIENTS: usize = 50;
+    loop {
+        let child = Child::start(which, Setting::LONG).await?;
+        let clients = join_all((0..CLIENTS).map(|_| Client::kept(child.addr))).await;
+        let mut clients = clients.into_iter().collect::<io::Result<Vec<_>>>()?;
+        // The signal comes before, among and after them.
+        let before = [0, 25, 50, 10, 40][run as usize % 5];
+        let request = get("/");
+        for client in &clients[..before] {
+            client.send_at_once(&request)?;
+        }
+        let stopping = child.term();
+        // One that is refused by its socket has no answer below.
+        let _ = clients[before..].iter().map(|client| client.send_at_once(&request)).collect::<Vec<_>>();
+        let late = stopping.elapsed();
+        let got = join_all(clients.iter_mut().map(Client::answer)).await;
+        let ended = stopping.ended().await?;
+        if late < TOGETHER {
+            return Ok(answered(&got, ended.within(Setting::SOON)));
+        }
+    }
+}
+
+pub async fn backlog(which: Which, _run: u32) -> Result<Shown> {
+    const CLIENTS: usize = 20;
+    let child = Child::start(which, Setting::LONG).await?;
+    // Once, so that the server is known to accept.
+    drop(Client::kept(child.addr).await?);
+    child.freeze().await?;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = Client::connect(child.addr).await?;
+        client.send(get("/")).await?;
+        clients.push(client);
+    }
+    let stopping = child.term_and_thaw();
+    let got = join_all(clients.iter_mut().map(Client::answer)).await;
+    let ended = stopping.ended().await?;
+    Ok(answered(&got, ended.within(Setting::SOON)))
+}
+
+fn answered(got: &[Got], gone: bool) -> Shown {
+    let answered = got.iter().filter(|got| got.is(200)).count();
+    let hangs = if gone { "" } else { ", and the process hangs" };
+    Shown::new(answered == got.len() && gone, format!("{answered} of {}{hangs}", got.len()))
+}
