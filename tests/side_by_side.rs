@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 use winddown::testing::process::{Exit, Process};
 
-const SCENES: [&str; 20] = [
+const SCENES: [&str; 21] = [
     "idle",
     "together",
+    "on-its-way",
     "backlog",
     "partial",
     "half-head",
@@ -32,7 +33,7 @@ const SCENES: [&str; 20] = [
 ];
 
 /// About a moment, so that once says little.
-const RACES: [&str; 2] = ["together", "backlog"];
+const RACES: [&str; 3] = ["together", "on-its-way", "backlog"];
 const RUNS: u64 = 3;
 
 #[tokio::test]

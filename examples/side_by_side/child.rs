@@ -61,8 +61,11 @@ impl Setting {
 
     /// Far below the drain of [`LONG`](Self::LONG), and enough for a busy machine.
     pub const SOON: Duration = Duration::from_secs(5);
-    /// What is still *300 ms after the signal*: far below the second that is granted. A scene that is later is played again.
+    /// What is still *300 ms after the signal*: far below the second that is granted.
     pub const LATE: Duration = Duration::from_millis(600);
+    /// How often a scene is played whose client was too late for what it shows.
+    pub const TRIES: u32 = 10;
+    pub const TOO_SLOW: &str = "this machine is too slow for what is shown";
 
     /// Times in ms.
     pub const fn new(unready: u64, drain: u64, kill: u64) -> Self {

@@ -28,7 +28,7 @@ pub async fn completed(which: Which) -> Result<Shown> {
     if has_none(which) {
         return Ok(Shown::nothing("has no TLS"));
     }
-    loop {
+    for _ in 0..Setting::TRIES {
         let child = Child::start(which, SECURED).await?;
         let (hello, mut client) = half(&child).await?;
         let stopping = child.term();
@@ -47,6 +47,7 @@ pub async fn completed(which: Which) -> Result<Shown> {
             return Ok(Shown::new(held, format!("{got}; {ended}")));
         }
     }
+    Err(Setting::TOO_SLOW.into())
 }
 
 pub async fn half_hello(which: Which) -> Result<Shown> {

@@ -11,7 +11,7 @@ use crate::show::Shown;
 /// The head's own limit, and what a busy machine adds.
 const HEAD_LIMIT: Duration = Duration::from_secs(4);
 pub async fn completed(which: Which) -> Result<Shown> {
-    loop {
+    for _ in 0..Setting::TRIES {
         let child = Child::start(which, Setting::LONG).await?;
         let mut fresh = Client::connect(child.addr).await?;
         let mut kept = Client::kept(child.addr).await?;
@@ -31,6 +31,7 @@ pub async fn completed(which: Which) -> Result<Shown> {
             return Ok(Shown::new(held, format!("fresh: {fresh}; kept: {kept}; {ended}")));
         }
     }
+    Err(Setting::TOO_SLOW.into())
 }
 
 pub async fn half_head(which: Which) -> Result<Shown> {
