@@ -4,6 +4,7 @@
 
 mod api;
 mod fulfil;
+mod listen;
 mod options;
 mod store;
 
@@ -16,6 +17,7 @@ use axum::Router;
 use options::Options;
 use store::Store;
 use winddown::queue::sql;
+use winddown::server::{Listener, Server};
 use winddown::{Report, ShutdownCoordinator, pool, queue, server, signal};
 
 #[tokio::main]
@@ -67,17 +69,20 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
     shutdown.add(pool::close("database", db.clone()));
     let store = shutdown.start("store", Store::open(db)).await?;
 
-    let listen = tokio::net::TcpListener::bind(options.listen);
-    let listener = shutdown.start(format!("listener on {}", options.listen), listen).await?;
-    let address = listener.local_addr()?;
+    let listeners = listen::bind(shutdown, &options).await?;
+    let addresses = listeners.iter().map(Listener::local_addr).collect::<Result<Vec<_>, _>>()?;
     let app: Router =
         api::router(store.clone(), shutdown.handle()).merge(server::axum::probes(shutdown.readiness()));
-    shutdown.add(server::axum::serve("http", listener, app));
+    let mut listeners = listeners.into_iter();
+    let first = listeners.next().ok_or("there is nothing to listen on")?;
+    shutdown.add(listeners.fold(server::axum::serve("http", first, app), Server::also));
 
     let work = queue::work("orders", store.jobs.clone(), fulfil::Fulfil(store));
     shutdown.add(work.concurrency(options.workers).lease(options.lease).attempts(3));
 
-    print(&format!("listening on http://{address}\n"));
+    for address in addresses {
+        print(&format!("listening on http://{address}\n"));
+    }
     // Registered last, and so run when all the rest does.
     shutdown.spawn("ready", async { print("ready\n") }).optional();
     Ok(())

@@ -11,7 +11,10 @@ orders: takes orders over HTTP, fulfils them in three steps, and loses none
 
 usage: orders [options]
 
-  --listen ADDR      where to listen; port 0 picks one     (127.0.0.1:8080)
+  --listen WHERE     ADDR:PORT (port 0 picks one), unix:/path, or systemd for
+                     what LISTEN_FDS hands over; may be given several times
+                                                           (127.0.0.1:8080)
+  --reuse-port       let the next process listen there as well (SO_REUSEPORT)
   --database URL     where orders are kept; made if missing (sqlite:orders.db)
   --workers N        how many orders are worked on at once (8)
   --lease D          how long an order is claimed for      (30s)
@@ -29,7 +32,8 @@ grace period. SIGTERM or Ctrl+C stops it; twice: now; three times: at once.
 ";
 
 pub struct Options {
-    pub listen: SocketAddr,
+    pub listen: Vec<Listen>,
+    pub reuse_port: bool,
     pub database: String,
     pub workers: usize,
     pub lease: Duration,
@@ -39,13 +43,20 @@ pub struct Options {
     pub help: bool,
 }
 
+pub enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    Systemd,
+}
+
 // === impl Options ===
 
 impl Options {
     /// Reads the command line; the error is one line.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut options = Options {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            listen: Vec::new(),
+            reuse_port: false,
             database: "sqlite:orders.db".to_owned(),
             workers: 8,
             lease: Duration::from_secs(30),
@@ -60,7 +71,7 @@ impl Options {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
                 None => (arg, None),
             };
-            if let ("--plan" | "--help", Some(value)) = (name.as_str(), &inline) {
+            if let ("--plan" | "--help" | "--reuse-port", Some(value)) = (name.as_str(), &inline) {
                 return Err(format!("{name} takes no value, and {value:?} was given"));
             }
             let mut value = || inline.clone().or_else(|| args.next()).ok_or(format!("{name} needs a value"));
@@ -68,7 +79,8 @@ impl Options {
             match name.as_str() {
                 "--plan" => options.plan = true,
                 "--help" => options.help = true,
-                "--listen" => options.listen = read(&name, &value()?, "an address like 127.0.0.1:8080")?,
+                "--listen" => options.listen.push(listen(&value()?)?),
+                "--reuse-port" => options.reuse_port = true,
                 "--database" => options.database = database(value()?)?,
                 "--workers" => options.workers = workers(&value()?)?,
                 "--lease" => options.lease = lease(&name, &value()?)?,
@@ -81,12 +93,31 @@ impl Options {
                 _ => return Err(format!("there is no option {name:?}; --help lists them")),
             }
         }
+        if options.listen.is_empty() {
+            options.listen.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 8080))));
+        }
+        if options.reuse_port && !options.listen.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
+            return Err("--reuse-port needs a --listen with an address like 127.0.0.1:8080".to_owned());
+        }
         Ok(options)
     }
 }
 
-fn read<T: std::str::FromStr>(name: &str, value: &str, wanted: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("{name} takes {wanted}, and {value:?} is none"))
+fn listen(value: &str) -> Result<Listen, String> {
+    // What the kernel's structure holds, less the final zero; the least of the common systems.
+    const LONGEST: usize = 103;
+    match value.strip_prefix("unix:") {
+        Some(path) if (1..=LONGEST).contains(&path.len()) => Ok(Listen::Unix(path.into())),
+        Some(_) => {
+            Err(format!("--listen unix: takes a path of 1 to {LONGEST} bytes, and {value:?} has none such"))
+        }
+        None if value == "systemd" => Ok(Listen::Systemd),
+        None => value.parse().map(Listen::Tcp).map_err(|_| {
+            format!(
+                "--listen takes an address like 127.0.0.1:8080, unix:/path or systemd, and {value:?} is none"
+            )
+        }),
+    }
 }
 
 fn duration(name: &str, value: &str) -> Result<Duration, String> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Gate, InFlight};
+#[cfg(feature = "http")]
+use crate::latch::FiredOwned;
 use crate::overrun::Overrun;
 
 /// Hands back what a gate let in and what was not finished.
@@ -39,7 +41,14 @@ pub struct Keeper(InFlight);
 
 /// When the drain ends, once that is known; shared by the gates of a coordinator.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DrainEnd(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct DrainEnd(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Set after `at`, from the trigger on: so that whoever only asks whether there is a stop takes no lock.
+    is: AtomicBool,
+    at: Mutex<Option<Instant>>,
+}
 
 /// The counts are of what happened after the close: before it, nothing has to add up.
 pub(crate) struct Seat {
@@ -64,11 +73,12 @@ pub(crate) struct Seat {
 
 impl DrainEnd {
     pub(crate) fn set(&self, at: Instant) {
-        *lock(&self.0) = Some(at);
+        *lock(&self.0.at) = Some(at);
+        self.0.is.store(true, Ordering::Release);
     }
 
     pub(crate) fn remaining(&self) -> Option<Duration> {
-        lock(&self.0).map(|at| at.saturating_duration_since(Instant::now()))
+        lock(&self.0.at).map(|at| at.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -188,6 +198,15 @@ impl Keeper {
     }
 }
 
+#[cfg(feature = "http")]
+impl Keeper {
+    /// The guard that it was made of.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0
+    }
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         // One that goes after the close was in the count of what was held then, and stays taken off.
@@ -200,6 +219,32 @@ impl Drop for Keeper {
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Keeper").field(&self.0).finish()
+    }
+}
+
+/// For futures and extensions that own their guard: they must neither borrow nor allocate, and hold no more than it.
+#[cfg(feature = "http")]
+impl InFlight {
+    /// Whether a stop has begun, of the coordinator that the gate belongs to. One plain load.
+    #[inline]
+    pub(crate) fn is_triggered(&self) -> bool {
+        self.seat().drain_end.0.is.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.seat().remaining()
+    }
+
+    pub(crate) fn stopping_owned(&self) -> FiredOwned {
+        self.block().stopping.fired_owned()
+    }
+
+    pub(crate) fn cancelled_owned(&self) -> FiredOwned {
+        self.block().cancelled.fired_owned()
+    }
+
+    pub(crate) fn gate_name(&self) -> &str {
+        &self.block().name
     }
 }
 

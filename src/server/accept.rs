@@ -1,36 +1,31 @@
 //! The accept loop: it owns the connections, and is done when the last of them is.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-use super::listener::{Listener, Trouble, accept_now};
+use super::body::RequestBody;
+use super::handshake::{self, Handshake};
+use super::listeners::Listeners;
 use super::peer::Peer;
-use super::{Limits, connection};
-use crate::backoff::Backoff;
-use crate::budget::Human;
+use super::stream::Stream;
+use super::{Held, Limits, connection};
 use crate::{BoxError, Gate, Keeper, ShutdownHandle};
-
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
-/// How often the backlog is tried again when there is a shortage, with the first pause between.
-const LAST_TRIES: u32 = 40;
 
 pub(super) struct Accepting<S> {
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
     pub(super) service: S,
+    pub(super) handshake: Option<Arc<dyn Handshake>>,
     pub(super) limits: Arc<Limits>,
-    /// Cancelled when the listener is closed, however that comes about.
+    /// Cancelled when the listeners are closed, however that comes about.
     pub(super) closed: CancellationToken,
 }
 
@@ -38,21 +33,23 @@ pub(super) struct Accepting<S> {
 
 impl<S, B> Accepting<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Accepts until intake stops, takes what the kernel still has, closes the listener, and awaits the connections.
-    pub(super) async fn run(mut self, listener: Listener, keeper: Keeper) -> io::Result<()> {
+    /// Accepts until intake stops, takes what kernels still have, closes the listeners, and awaits the connections.
+    pub(super) async fn run(mut self, held: Held) -> io::Result<()> {
         let closed = self.closed.clone().drop_guard();
-        let listener = listener.open()?;
+        let Held { listeners, owner, keeper } = held;
+        let mut listeners = Listeners::open(listeners, owner)?;
         // Dropped on an abort, which aborts the connections.
         let mut connections = JoinSet::new();
-        self.accept(&listener, &keeper, &mut connections).await;
-        self.take_backlog(listener, &keeper, &mut connections).await;
+        self.accept(&mut listeners, &keeper, &mut connections).await;
+        listeners.hand_on();
+        self.take_backlogs(listeners, &keeper, &mut connections).await;
         drop(closed);
         drop(keeper);
         while let Some(ended) = connections.join_next().await {
@@ -61,79 +58,73 @@ where
         Ok(())
     }
 
-    async fn accept(&mut self, listener: &TcpListener, keeper: &Keeper, connections: &mut JoinSet<()>) {
+    async fn accept(&mut self, listeners: &mut Listeners, keeper: &Keeper, connections: &mut JoinSet<()>) {
         let places = Arc::new(Semaphore::new(self.limits.connections));
         let mut stopping = pin!(self.gate.stopping());
-        let mut failures = 0;
         loop {
             let next = async {
                 // Never closed, so that there is always a place in the end.
                 let place = Arc::clone(&places).acquire_owned().await.ok();
-                listener.accept().await.map(|(stream, _)| (stream, place))
+                (listeners.accept(self.gate.name()).await, place)
             };
-            let error = tokio::select! {
-                biased;
-                () = &mut stopping => return,
-                Some(ended) = connections.join_next() => {
-                    tell_panic(ended);
-                    continue;
-                }
-                accepted = next => match accepted {
-                    Ok((stream, place)) => {
-                        failures = 0;
-                        self.start(stream, place, keeper, connections);
-                        continue;
-                    }
-                    Err(error) => error,
-                },
-            };
-            if Trouble::of(&error) == Trouble::Connection {
-                continue;
-            }
-            let pause = PAUSE.after(failures);
-            tracing::warn!(target: "winddown", gate = self.gate.name(), %error, pause = %Human(pause), "accept.failed");
             tokio::select! {
                 biased;
                 () = &mut stopping => return,
-                () = tokio::time::sleep(pause) => {}
+                Some(ended) = connections.join_next() => tell_panic(ended),
+                (stream, place) = next => self.start(stream, place, keeper, connections),
             }
-            failures = failures.saturating_add(1);
         }
     }
 
-    /// Clients in the backlog believe that they are connected: closed over their heads, they would see a reset.
-    async fn take_backlog(&mut self, listener: TcpListener, keeper: &Keeper, connections: &mut JoinSet<()>) {
-        let Ok(listener) = listener.into_std() else { return };
-        let mut tries = 0;
-        for _ in 0..self.limits.backlog {
-            match accept_now(&listener) {
-                Ok(stream) => self.start(stream, None, keeper, connections),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if Trouble::of(&error) == Trouble::Connection => {}
-                Err(error) if tries == LAST_TRIES => {
-                    tracing::warn!(target: "winddown", gate = self.gate.name(), %error, "backlog.lost");
-                    return;
+    /// Clients in a backlog believe that they are connected: closed over their heads, they would see a reset.
+    async fn take_backlogs(
+        &mut self,
+        mut listeners: Listeners,
+        keeper: &Keeper,
+        connections: &mut JoinSet<()>,
+    ) {
+        let mut left = self.limits.backlog;
+        if listeners.divert() {
+            let mut over = pin!(tokio::time::sleep(self.limits.handover));
+            while left > 0 {
+                tokio::select! {
+                    biased;
+                    () = &mut over => break,
+                    stream = listeners.accept(self.gate.name()) => self.start(stream, None, keeper, connections),
                 }
-                Err(_) => {
-                    tries += 1;
-                    tokio::time::sleep(PAUSE.after(0)).await;
-                }
+                left -= 1;
             }
+        }
+        let mut backlogs = listeners.into_backlogs();
+        while left > 0 {
+            let Some(stream) = backlogs.next(self.gate.name()).await else { return };
+            self.start(stream, None, keeper, connections);
+            left -= 1;
         }
     }
 
     fn start(
         &self,
-        stream: TcpStream,
+        stream: Stream,
         place: Option<OwnedSemaphorePermit>,
         keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
-        // An answer's last piece is not held back until the one before is acknowledged; a socket that refuses is still one.
-        let _ = stream.set_nodelay(true);
-        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place);
+        let addr = stream.peer_addr();
+        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), addr, place);
         let limits = Arc::clone(&self.limits);
-        connections.spawn(connection::drive(stream, self.service.clone(), peer, limits));
+        let service = self.service.clone();
+        match &self.handshake {
+            None => connections.spawn(connection::drive(stream, service, peer, limits)),
+            Some(handshake) => {
+                let secured = handshake.begin(stream);
+                connections.spawn(async move {
+                    if let Some(stream) = handshake::completed(secured, &peer, &limits).await {
+                        connection::drive(stream, service, peer, limits).await;
+                    }
+                })
+            }
+        };
     }
 }
 

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::Limits;
+use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
+use super::stream::Io;
 use super::streams::Streams;
 use super::watched::Watched;
 use crate::BoxError;
@@ -55,8 +55,8 @@ struct Clock<'a> {
 /// Serves the peer until it goes, or is told to.
 pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    I: Io,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
@@ -68,7 +68,7 @@ where
     let owned = streams.owned();
     let builder = builder(streams, &limits);
     {
-        let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), limits.write_stall));
+        let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), &limits));
         let service = Served::new(service, Arc::clone(&peer));
         let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
         let mut stopping = pin!(peer.gate.stopping());
@@ -93,6 +93,7 @@ where
                 }
                 if stage != Stage::Serving && peer.is_h2() && !goaway {
                     goaway = true;
+                    peer.forget_asked();
                     connection.as_mut().graceful_shutdown();
                     continue;
                 }
@@ -114,7 +115,9 @@ where
                     (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
                     (Some(Due::Head | Due::Idle), _) => {}
                     (Some(Due::Silent | Due::Cancelled), _) => {
-                        peer.cut();
+                        if !peer.is_lingering() {
+                            peer.cut();
+                        }
                         return Poll::Ready(None);
                     }
                 }
@@ -150,7 +153,7 @@ impl Peer {
         let how = match self.state() {
             State::Idle => Closing::Idle,
             State::Head => Closing::Head,
-            State::Request | State::Body | State::Upgraded => return false,
+            State::Request | State::Body | State::Upgraded | State::Handshaking => return false,
         };
         self.close(how);
         true
@@ -163,6 +166,7 @@ impl Limits {
     /// What the state of the peer is limited by; nothing while a request is in progress, until the drain is over.
     fn due(&self, stage: Stage, peer: &Peer) -> Option<(Due, Duration)> {
         match (stage, peer.state()) {
+            (Stage::Serving | Stage::Stopping, _) if peer.is_lingering() => None,
             (Stage::Cancelled, _) => Some((Due::Cancelled, self.cancel_grace)),
             (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
             (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
@@ -170,7 +174,7 @@ impl Limits {
             (Stage::Serving, State::Head) => Some((Due::Head, self.head)),
             (Stage::Serving, State::Idle) if peer.has_heard() => Some((Due::Idle, self.keep_alive)),
             (Stage::Serving, State::Idle) => Some((Due::Head, self.head)),
-            (_, State::Request | State::Body | State::Upgraded) => None,
+            (_, State::Request | State::Body | State::Upgraded | State::Handshaking) => None,
         }
     }
 }

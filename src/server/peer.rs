@@ -1,10 +1,12 @@
 //! What is known of a peer: which state its connection is in, and how it ended.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
@@ -16,9 +18,16 @@ pub(super) struct Peer {
     in_flight: Option<InFlight>,
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
+    addr: Option<SocketAddr>,
     _place: Option<OwnedSemaphorePermit>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
+    /// Request bodies that somebody may still read.
+    bodies: AtomicU32,
+    /// HTTP/1: whether the end of the last request's body has been seen.
+    unread: AtomicU8,
+    /// A request body was ended before its end.
+    withheld: AtomicBool,
     /// HTTP/1: the answer is complete, and its last bytes are still in our buffers.
     unflushed: AtomicBool,
     /// Bytes have come that do not make a request yet.
@@ -29,10 +38,15 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    handshaking: AtomicBool,
     closing: AtomicU8,
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
+    /// All is written, and what still comes is discarded.
+    lingering: AtomicBool,
+    /// The end of the answer is the end of the connection, so that a cut would look like it.
+    close_delimited: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +56,7 @@ pub(super) enum State {
     Request,
     Body,
     Upgraded,
+    Handshaking,
 }
 
 /// How an HTTP/1 peer is told to go, where it next has to be waited for.
@@ -61,6 +76,13 @@ pub(super) struct Turn {
     upgrade: bool,
 }
 
+/// All of the last request's body has been read.
+const READ: u8 = 0;
+/// It was not, so that the next bytes may be its rest: hyper takes a piece that is small, and closes otherwise.
+const UNREAD: u8 = 1;
+/// It was not, and these bytes have come.
+const SKIPPED: u8 = 2;
+
 const BEGUN: u64 = 1;
 const ANSWERING: u64 = 1 << 32;
 
@@ -71,23 +93,31 @@ impl Peer {
         in_flight: InFlight,
         gate: Gate,
         handle: ShutdownHandle,
+        addr: Option<SocketAddr>,
         place: Option<OwnedSemaphorePermit>,
     ) -> Arc<Self> {
         Arc::new(Peer {
             in_flight: Some(in_flight),
             gate,
             handle,
+            addr,
             _place: place,
             turns: AtomicU64::new(0),
+            bodies: AtomicU32::new(0),
+            unread: AtomicU8::new(READ),
+            withheld: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             head: AtomicBool::new(false),
             heard: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
+            lingering: AtomicBool::new(false),
+            close_delimited: AtomicBool::new(false),
         })
     }
 
@@ -96,39 +126,92 @@ impl Peer {
         let (begun, answering) = (turns & (ANSWERING - 1), turns >> 32);
         if self.upgraded.load(Relaxed) {
             State::Upgraded
-        } else if begun > answering {
+        } else if begun > answering || self.bodies.load(Relaxed) > 0 {
             State::Request
-        } else if begun > 0 || self.unflushed.load(Relaxed) {
+        } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
+            // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
             State::Head
+        } else if self.handshaking.load(Relaxed) {
+            State::Handshaking
         } else {
             State::Idle
         }
+    }
+
+    /// What one of its requests is told of the stop.
+    pub(super) fn request_cx(&self) -> Option<RequestCx> {
+        self.in_flight.as_ref().map(|in_flight| RequestCx::of_connection(in_flight, self.addr))
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Turn {
         self.turns.fetch_add(BEGUN, Relaxed);
         self.asked.store(true, Relaxed);
         self.head.store(false, Relaxed);
+        self.unread.store(READ, Relaxed);
         self.close(Closing::No);
         Turn { peer: Arc::clone(self), answering: false, upgrade: false }
+    }
+
+    /// Whether it is only about to become a peer that can ask.
+    pub(super) fn shake_hands(&self, handshaking: bool) {
+        self.handshaking.store(handshaking, Relaxed);
     }
 
     /// Bytes have come.
     pub(super) fn hear(&self) {
         self.heard.store(true, Relaxed);
-        if self.turns.load(Relaxed) == 0 {
-            self.head.store(true, Relaxed);
+        if self.turns.load(Relaxed) == 0 && self.bodies.load(Relaxed) == 0 {
+            if self.unread.load(Relaxed) == UNREAD {
+                self.unread.store(SKIPPED, Relaxed);
+            } else {
+                self.head.store(true, Relaxed);
+            }
         }
         if self.closing() == Closing::Idle {
             self.close(Closing::No);
         }
     }
 
+    /// A request has a body that has not wholly come.
+    pub(super) fn open_body(&self) {
+        self.bodies.fetch_add(1, Relaxed);
+        self.unread.store(UNREAD, Relaxed);
+    }
+
+    /// The end of a request's body has been read.
+    pub(super) fn body_read(&self) {
+        self.unread.store(READ, Relaxed);
+    }
+
+    /// Nobody reads that body any more.
+    pub(super) fn close_body(&self) {
+        self.bodies.fetch_sub(1, Relaxed);
+    }
+
+    /// A request's body was ended here, because there is no more time.
+    pub(super) fn withhold_body(&self) {
+        self.withheld.store(true, Relaxed);
+    }
+
+    pub(super) fn has_withheld(&self) -> bool {
+        self.withheld.load(Relaxed)
+    }
+
     /// Whether a request has come since this was last asked.
     pub(super) fn take_asked(&self) -> bool {
         self.asked.swap(false, Relaxed)
+    }
+
+    /// From here on [`take_asked`](Self::take_asked) tells of the requests that are in progress or come later.
+    pub(super) fn forget_asked(&self) {
+        self.asked.store(self.is_busy(), Relaxed);
+    }
+
+    /// Whether a request is in progress whose answer is not complete.
+    pub(super) fn is_busy(&self) -> bool {
+        self.turns.load(Relaxed) > 0
     }
 
     pub(super) fn has_heard(&self) -> bool {
@@ -166,6 +249,34 @@ impl Peer {
         self.closing.store(how as u8, Relaxed);
     }
 
+    /// Whether the peer may be sending what nobody will read.
+    pub(super) fn may_be_sending(&self) -> bool {
+        if self.is_h2() {
+            // Its frames about an answer that it has not read yet.
+            return self.take_asked();
+        }
+        let unread = self.unread.load(Relaxed) != READ && self.closing() == Closing::No;
+        unread || self.state() == State::Head
+    }
+
+    pub(super) fn linger(&self) {
+        self.lingering.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.lingering.load(Relaxed)
+    }
+
+    /// The answer that begins says nothing of its length.
+    pub(super) fn delimit_by_close(&self) {
+        self.close_delimited.store(true, Relaxed);
+    }
+
+    /// Whether an end here would look like that of a whole answer, and is not.
+    pub(super) fn would_look_whole(&self) -> bool {
+        self.close_delimited.load(Relaxed) && (self.is_busy() || self.unflushed.load(Relaxed))
+    }
+
     /// The peer is made to end in the state that it is in now.
     pub(super) fn cut(&self) {
         // The first state stays: later ones come of the cut itself.
@@ -183,7 +294,7 @@ impl Drop for Peer {
         let Some(in_flight) = self.in_flight.take() else { return };
         // An upgraded connection that outlived the drain, and a driver that was taken away, had no time to say it.
         let overdue = self.is_upgraded() && in_flight.is_cancelled();
-        if overdue || !*self.ended.get_mut() {
+        if overdue || !*self.ended.get_mut() && !*self.lingering.get_mut() {
             self.cut();
         }
         match *self.cut.get_mut() {
@@ -196,7 +307,8 @@ impl Drop for Peer {
 // === impl State ===
 
 impl State {
-    const ALL: [State; 5] = [State::Idle, State::Head, State::Request, State::Body, State::Upgraded];
+    const ALL: [State; 6] =
+        [State::Idle, State::Head, State::Request, State::Body, State::Upgraded, State::Handshaking];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -205,6 +317,7 @@ impl State {
             State::Request => "request",
             State::Body => "body",
             State::Upgraded => "upgraded",
+            State::Handshaking => "handshaking",
         }
     }
 }
@@ -245,7 +358,7 @@ mod tests {
     async fn a_peer_is_busy_until_its_answer_is_flushed() {
         let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
         let gate = shutdown.gate("http");
-        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None);
+        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None, None);
         assert_eq!(peer.state(), State::Idle);
         peer.hear();
         assert_eq!(peer.state(), State::Head);

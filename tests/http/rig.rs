@@ -140,6 +140,8 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         )
         .route("/big", get(async || Bytes::from(vec![b'x'; BIG])))
         .route("/count", post(async |body: Bytes| body.len().to_string()))
+        .route("/read", post(read))
+        .route("/refuse", post(async || (http::StatusCode::PAYLOAD_TOO_LARGE, "too large")))
         .route("/panic", get(async || -> &'static str { panic!("a handler's own fault") }))
         .route(
             "/events",
@@ -158,6 +160,18 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         )
         .route("/echo", get(async move |request| upgrade(request, echo).await))
         .merge(server::axum::probes(handle.readiness()))
+}
+
+/// Reads to the end, and says why that did not come.
+async fn read(body: Body) -> (http::StatusCode, String) {
+    match axum::body::to_bytes(body, usize::MAX).await {
+        Ok(body) => (http::StatusCode::OK, body.len().to_string()),
+        Err(error) => (http::StatusCode::INSUFFICIENT_STORAGE, source_of(&error).to_string()),
+    }
+}
+
+fn source_of(error: &dyn std::error::Error) -> &dyn std::error::Error {
+    error.source().map_or(error, source_of)
 }
 
 /// Echoes until it reads the end.
@@ -192,6 +206,10 @@ impl Client {
 
     pub async fn send(&mut self, bytes: &str) {
         soon(self.0.write_all(bytes.as_bytes())).await.unwrap();
+    }
+
+    pub async fn try_send(&mut self, bytes: &str) -> std::io::Result<()> {
+        soon(self.0.write_all(bytes.as_bytes())).await
     }
 
     /// Sends without giving the server a chance to run.
@@ -261,6 +279,18 @@ impl Client {
     /// Waits for the end, and whether it was one without a reset and without another byte.
     pub async fn ends_cleanly(&mut self) -> bool {
         matches!(soon(self.0.read(&mut [0; 64])).await, Ok(0))
+    }
+
+    /// Has no more to send.
+    pub async fn half_close(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
+    /// What comes until the end, or why that did not come.
+    pub async fn rest(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        soon(self.0.read_to_end(&mut rest)).await?;
+        Ok(rest)
     }
 
     pub fn into_stream(self) -> TcpStream {

@@ -1,0 +1,67 @@
+//! Accepts from Unix sockets.
+
+use std::io::{self, ErrorKind};
+use std::task::{Context, Poll, ready};
+
+use tokio::net::{UnixListener, UnixStream};
+
+use super::listener::{Accepts, Address, Listener, Socket};
+use super::stream::Stream;
+
+// === impl Listener ===
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Listener::opened(listener)
+    }
+}
+
+impl From<std::os::unix::net::UnixListener> for Listener {
+    fn from(listener: std::os::unix::net::UnixListener) -> Self {
+        Listener::idle(Box::new(listener), false)
+    }
+}
+
+// === impl Socket ===
+
+impl Socket for std::os::unix::net::UnixListener {
+    fn address(&self) -> io::Result<Address> {
+        Ok(Address::Unix(self.local_addr()?.as_pathname().map(Into::into)))
+    }
+
+    fn open(self: Box<Self>) -> io::Result<Box<dyn Accepts>> {
+        self.set_nonblocking(true)?;
+        Ok(Box::new(UnixListener::from_std(*self)?))
+    }
+
+    fn accept_now(&self) -> io::Result<Stream> {
+        let (stream, _) = self.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(Stream::Other(Box::new(UnixStream::from_std(stream)?)))
+    }
+
+    fn into_tcp(self: Box<Self>) -> io::Result<std::net::TcpListener> {
+        Err(io::Error::new(ErrorKind::InvalidInput, "the listener is a Unix socket, not one of TCP"))
+    }
+
+    fn into_fd(self: Box<Self>) -> std::os::fd::OwnedFd {
+        (*self).into()
+    }
+}
+
+// === impl Accepts ===
+
+impl Accepts for UnixListener {
+    fn address(&self) -> io::Result<Address> {
+        Ok(Address::Unix(self.local_addr()?.as_pathname().map(Into::into)))
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        let (stream, _) = ready!(self.poll_accept(cx))?;
+        Poll::Ready(Ok(Stream::Other(Box::new(stream))))
+    }
+
+    fn release(self: Box<Self>) -> io::Result<Box<dyn Socket>> {
+        Ok(Box::new(self.into_std()?))
+    }
+}
