@@ -90,6 +90,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
                 let left = &REQUEST_TIMEOUT[self.refused..];
                 self.refused += ready!(Pin::new(&mut self.io).poll_write(cx, left))?;
             }
+            // hyper takes this for an error of the peer's and closes nothing; over TLS that would not be the end.
+            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -150,13 +152,16 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        // Only TLS has something left to write here; hyper asks when all of its own writes are done, so that no stall is forgotten.
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        ready!(self.poll_stall(cx, flushed))?;
         // hyper asks for this when its own buffers are empty.
         self.peer.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.poll_stall(cx, shut)
     }
 }
