@@ -54,6 +54,8 @@ mod stopping;
 mod stream;
 mod streams;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
 #[cfg(unix)]
@@ -68,6 +70,8 @@ pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
 pub use listenfd::listeners_from_env;
 pub use stopping::{UntilStopping, until_stopping};
+#[cfg(feature = "tls")]
+pub use tokio_rustls::rustls;
 
 /// A SYN that was dropped comes again after 1 s, when the socket has to be closed.
 const LONGEST_HANDOVER: Duration = Duration::from_millis(900);
