@@ -118,7 +118,8 @@ async fn a_peer_that_resets_leaves_nothing_in_flight() {
     let rig = Rig::with(budget(), |server| server.hang_up(SOON)).await;
     let post = "POST /read HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nab";
     let mut streams: Vec<TcpStream> = Vec::new();
-    for request in ["", "GET / HT", &get_request("/slow"), &get_request("/deaf"), &get_request("/big"), post] {
+    for request in ["", "GET / HT", &get_request("/slow"), &get_request("/deaf"), &get_request("/big"), post]
+    {
         let mut client = rig.connect().await;
         client.send(request).await;
         streams.push(client.into_stream());

@@ -85,6 +85,9 @@ const UNREAD: u8 = 1;
 /// It was not, and these bytes have come.
 const SKIPPED: u8 = 2;
 
+/// Where the state stands in which a connection was cut: not the peer, but a handler made it end.
+const PANICKED: u8 = u8::MAX;
+
 const BEGUN: u64 = 1;
 const ANSWERING: u64 = 1 << 32;
 
@@ -313,6 +316,7 @@ impl Drop for Peer {
         }
         match *self.cut.get_mut() {
             0 => drop(in_flight),
+            PANICKED => in_flight.cut("panicked"),
             state => in_flight.cut(State::ALL[usize::from(state - 1)].as_str()),
         }
     }
@@ -353,6 +357,9 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.peer.cut.compare_exchange(0, PANICKED, Relaxed, Relaxed);
+        }
         // Before the turn is over, so that the peer is never taken for idle in between.
         if self.upgrade {
             self.peer.upgraded.store(true, Relaxed);
