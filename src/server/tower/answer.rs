@@ -128,13 +128,15 @@ where
             return Poll::Ready(Ok(refuse(Refusal::Closed, kind)));
         };
         match answer.poll(cx) {
-            Poll::Ready(Ok(mut answer)) => {
-                if kind.h1 && this.turn.is_stopping() {
-                    say_close(&mut answer, kind);
-                }
-                let mut turn = mem::replace(this.turn, Turn::NONE);
-                turn.state = if answer.body().is_end_stream() { State::Ended } else { State::Body };
+            Poll::Ready(Ok(answer)) => {
+                let close = kind.h1 && this.turn.is_stopping();
+                let state = if answer.body().is_end_stream() { State::Ended } else { State::Body };
+                // What the handler waited with is not kept: the body seldom waits.
+                let turn = Turn { in_flight: this.turn.in_flight.take(), state, cancelled: None };
                 let body = |body| AnswerBody { words: Words::Theirs { body }, turn, grpc: kind.grpc };
+                if close {
+                    return Poll::Ready(Ok(say_close(answer, kind).map(body)));
+                }
                 Poll::Ready(Ok(answer.map(body)))
             }
             Poll::Ready(Err(error)) => {
@@ -159,12 +161,13 @@ impl<F> fmt::Debug for Answering<F> {
 
 /// The client's next request is to go elsewhere. An upgrade's `Connection` says something else.
 #[cold]
-fn say_close<B>(answer: &mut Response<B>, kind: Kind) {
+fn say_close<B>(mut answer: Response<B>, kind: Kind) -> Response<B> {
     let upgrade =
         answer.status() == StatusCode::SWITCHING_PROTOCOLS || kind.connect && answer.status().is_success();
     if !upgrade {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    answer
 }
 
 #[cold]
