@@ -102,9 +102,10 @@ impl Drop for Turn {
 
 impl<F> Answering<F> {
     #[inline]
-    pub(super) fn new(answer: F, in_flight: InFlight, kind: Kind) -> Self {
+    pub(super) fn new(call: impl FnOnce() -> F, in_flight: InFlight, kind: Kind) -> Self {
         let turn = Turn { in_flight: Some(in_flight), state: State::Request, cancelled: None };
-        Answering { answer: Some(answer), turn, kind }
+        // Called here: what it makes lies in its place at once, and is not moved there.
+        Answering { answer: Some(call()), turn, kind }
     }
 
     #[cold]
@@ -201,20 +202,22 @@ where
                 return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
             }
         };
-        let polled = body.as_mut().poll_frame(cx);
-        let cut = match &polled {
-            Poll::Pending => this.turn.poll_cancelled(cx).is_ready(),
-            // An answer's end wins over that of the drain; a piece of it does not.
-            Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() && !body.is_end_stream() => {
-                this.turn.is_cancelled()
+        match body.as_mut().poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if frame.is_trailers() || body.is_end_stream() {
+                    this.turn.state = State::Ended;
+                }
+                // An answer's end wins over that of the drain; a piece of it does not.
+                if this.turn.state == State::Ended || !this.turn.is_cancelled() {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
             }
-            Poll::Ready(_) => {
+            Poll::Ready(end) => {
                 this.turn.state = State::Ended;
-                false
+                return Poll::Ready(end.map(|frame| frame.map_err(Into::into)));
             }
-        };
-        if !cut {
-            return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
+            Poll::Pending if this.turn.poll_cancelled(cx).is_pending() => return Poll::Pending,
+            Poll::Pending => {}
         }
         this.words.set(Words::Ours { words: "" });
         *this.turn = Turn::NONE;
