@@ -56,6 +56,6 @@ pub const SCENES: &[Scene] = &[
     scene!("h2-silent", http2::silent, "HTTP/2: a peer that answers no PING is cut by that limit"),
     scene!("order", order::order, "not ready first, all served through the delay, then new connections refused"),
     scene!("slow-reader", bodies::slow_reader, "5 MB for a slow reader: whole"),
-    scene!("half-closed", bodies::half_closed, "a client that has closed its sending half: answered, where that is asked for"),
+    scene!("half-closed", bodies::half_closed, "a client that has closed its sending half: answered"),
     scene!("early-answer", bodies::early_answer, "413 in the middle of an upload: read by its client"),
 ];
