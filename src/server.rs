@@ -47,6 +47,7 @@ mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
 mod listenfd;
 mod peer;
+mod pieces;
 mod request;
 mod reuse_port;
 mod stopping;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use winddown::{Outcome, Phase, Report};
 
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 

@@ -264,3 +264,15 @@ async fn a_client_that_hangs_up_is_taken_for_one_that_waits_until_its_limit() {
         assert!(rig.report().await.is_clean());
     }
 }
+
+#[tokio::test]
+async fn a_request_is_told_of_its_peer_and_of_the_stop() {
+    let rig = Rig::new(budget()).await;
+    let mut client = rig.connect().await;
+    let peer = format!("{:?}", Some(client.addr()));
+    assert_eq!(client.ask("/peer").await.text(), format!("{peer}, stopping: false"));
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    assert_eq!(client.ask("/peer").await.text(), format!("{peer}, stopping: true"));
+    assert!(rig.report().await.is_clean());
+}

@@ -110,8 +110,11 @@ where
         keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
-        let addr = stream.peer_addr();
-        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), addr, place);
+        let remote_addr = match &stream {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Other(_) => None,
+        };
+        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place, remote_addr);
         let limits = Arc::clone(&self.limits);
         let service = self.service.clone();
         match &self.handshake {

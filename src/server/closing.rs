@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
+use super::stream::Stream;
+
 /// How long a peer may take to read its answer while it still sends what nobody reads.
 const LINGER: Duration = Duration::from_secs(1);
 /// How much of that is taken.
@@ -23,6 +25,14 @@ pub(super) struct Lingering {
     until: Option<Pin<Box<Sleep>>>,
 }
 
+/// When it is dropped, the peer sees a reset and no end. Over TLS that is so without one: an end has to be said.
+pub(super) fn reset_on_drop(stream: &Stream) {
+    if let Stream::Tcp(stream) = stream {
+        // A socket that refuses is gone already.
+        let _ = stream.set_zero_linger();
+    }
+}
+
 // === impl Lingering ===
 
 impl Lingering {
@@ -32,12 +42,7 @@ impl Lingering {
 
     /// Discards what comes until the peer closes, for a while at most; at once ready if nothing is there and nothing is
     /// `expected`.
-    pub(super) fn poll_discard(
-        &mut self,
-        io: &mut (impl AsyncRead + Unpin),
-        expected: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
+    pub(super) fn poll_discard(&mut self, io: &mut Stream, expected: bool, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; PIECE];
         loop {
             let mut buf = ReadBuf::new(&mut piece);

@@ -17,7 +17,7 @@ use super::Limits;
 use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
-use super::stream::Io;
+use super::stream::Stream;
 use super::streams::Streams;
 use super::watched::Watched;
 use crate::BoxError;
@@ -30,7 +30,12 @@ enum Stage {
     Stopping,
     /// The drain is over.
     Cancelled,
+    /// An HTTP/2 peer is told which streams were cut.
+    Resetting,
 }
+
+/// How long it may take to tell a peer of cut streams.
+const RESETTING: Duration = Duration::from_millis(100);
 
 /// What a time limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +58,8 @@ struct Clock<'a> {
 }
 
 /// Serves the peer until it goes, or is told to.
-pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+pub(super) async fn drive<S, B>(io: Stream, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
-    I: Io,
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
@@ -63,7 +67,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let streams = Streams::default();
+    let streams = Streams::new(&peer);
     // Before the connection: dropped after it, when its streams know that they have no peer.
     let owned = streams.owned();
     let builder = builder(streams, &limits);
@@ -114,6 +118,13 @@ where
                     }
                     (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
                     (Some(Due::Head | Due::Idle), _) => {}
+                    (Some(Due::Cancelled), State::Request | State::Body | State::Upgraded)
+                        if peer.is_h2() && stage == Stage::Cancelled =>
+                    {
+                        stage = Stage::Resetting;
+                        peer.cut();
+                        owned.abort();
+                    }
                     (Some(Due::Silent | Due::Cancelled), _) => {
                         if !peer.is_lingering() {
                             peer.cut();
@@ -168,6 +179,7 @@ impl Limits {
         match (stage, peer.state()) {
             (Stage::Serving | Stage::Stopping, _) if peer.is_lingering() => None,
             (Stage::Cancelled, _) => Some((Due::Cancelled, self.cancel_grace)),
+            (Stage::Resetting, _) => Some((Due::Cancelled, RESETTING)),
             (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
             (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
             (Stage::Stopping, State::Head) => Some((Due::Head, self.head_grace)),

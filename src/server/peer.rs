@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Re
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::RequestCx;
+use super::cx::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
@@ -18,8 +18,8 @@ pub(super) struct Peer {
     in_flight: Option<InFlight>,
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
-    addr: Option<SocketAddr>,
     _place: Option<OwnedSemaphorePermit>,
+    remote_addr: Option<SocketAddr>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
     /// Request bodies that somebody may still read.
@@ -38,6 +38,8 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    /// HTTP/2: streams that have become something else.
+    tunnels: AtomicU32,
     handshaking: AtomicBool,
     closing: AtomicU8,
     /// The connection came to its end by itself.
@@ -93,15 +95,15 @@ impl Peer {
         in_flight: InFlight,
         gate: Gate,
         handle: ShutdownHandle,
-        addr: Option<SocketAddr>,
         place: Option<OwnedSemaphorePermit>,
+        remote_addr: Option<SocketAddr>,
     ) -> Arc<Self> {
         Arc::new(Peer {
             in_flight: Some(in_flight),
             gate,
             handle,
-            addr,
             _place: place,
+            remote_addr,
             turns: AtomicU64::new(0),
             bodies: AtomicU32::new(0),
             unread: AtomicU8::new(READ),
@@ -112,6 +114,7 @@ impl Peer {
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            tunnels: AtomicU32::new(0),
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
@@ -128,6 +131,8 @@ impl Peer {
             State::Upgraded
         } else if begun > answering || self.bodies.load(Relaxed) > 0 {
             State::Request
+        } else if self.tunnels.load(Relaxed) > 0 {
+            State::Upgraded
         } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
             // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
@@ -138,11 +143,6 @@ impl Peer {
         } else {
             State::Idle
         }
-    }
-
-    /// What one of its requests is told of the stop.
-    pub(super) fn request_cx(&self) -> Option<RequestCx> {
-        self.in_flight.as_ref().map(|in_flight| RequestCx::of_connection(in_flight, self.addr))
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Turn {
@@ -157,6 +157,12 @@ impl Peer {
     /// Whether it is only about to become a peer that can ask.
     pub(super) fn shake_hands(&self, handshaking: bool) {
         self.handshaking.store(handshaking, Relaxed);
+    }
+
+    /// What a request is told of the stop.
+    pub(super) fn cx(&self) -> Option<RequestCx> {
+        let in_flight = self.in_flight.as_ref()?;
+        Some(RequestCx::of_connection(in_flight, self.remote_addr))
     }
 
     /// Bytes have come.
@@ -235,6 +241,14 @@ impl Peer {
 
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Relaxed)
+    }
+
+    pub(super) fn open_tunnel(&self) {
+        self.tunnels.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn close_tunnel(&self) {
+        self.tunnels.fetch_sub(1, Relaxed);
     }
 
     pub(super) fn closing(&self) -> Closing {

@@ -14,6 +14,7 @@ use tower_service::Service;
 
 use super::body::RequestBody;
 use super::peer::{Peer, Turn};
+use super::pieces::{Piece, Pieces};
 
 /// The program's service, as one connection sees it.
 pub(super) struct Served<S> {
@@ -39,7 +40,7 @@ pin_project! {
     /// An answer's body: the request is in flight until it is dropped.
     pub(super) struct AnswerBody<B> {
         #[pin]
-        body: B,
+        body: Pieces<B>,
         turn: Turn,
     }
 }
@@ -62,7 +63,7 @@ where
     type Future = Answering<S>;
 
     fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
-        if let Some(cx) = self.peer.request_cx() {
+        if let Some(cx) = self.peer.cx() {
             request.extensions_mut().insert(cx);
         }
         Answering {
@@ -102,21 +103,21 @@ where
             turn.peer().delimit_by_close();
         }
         turn.answer(h1 && upgrade);
-        Poll::Ready(Ok(answer.map(|body| AnswerBody { body, turn })))
+        Poll::Ready(Ok(answer.map(|body| AnswerBody { body: Pieces::new(body, !h1), turn })))
     }
 }
 
 // === impl AnswerBody ===
 
 impl<B: Body> Body for AnswerBody<B> {
-    type Data = B::Data;
+    type Data = Piece<B::Data>;
     type Error = B::Error;
 
     #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
         self.project().body.poll_frame(cx)
     }
 

@@ -1,7 +1,6 @@
 //! What a connection's bytes come and go by.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,10 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Bytes both ways, whatever they run over.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// When it is dropped, the peer sees a reset and no end.
-    fn reset_on_close(&self);
-}
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 /// One type for all, so that the rest of a connection is compiled once; TCP, which is what most have, without a detour.
 pub(super) enum Stream {
@@ -22,46 +18,9 @@ pub(super) enum Stream {
 
 // === impl Io ===
 
-impl Io for TcpStream {
-    fn reset_on_close(&self) {
-        // A socket that refuses is gone already.
-        let _ = self.set_zero_linger();
-    }
-}
-
-#[cfg(unix)]
-impl Io for tokio::net::UnixStream {
-    /// It knows no reset.
-    fn reset_on_close(&self) {}
-}
-
-#[cfg(feature = "tls")]
-impl<I: Io> Io for tokio_rustls::server::TlsStream<I> {
-    fn reset_on_close(&self) {
-        self.get_ref().0.reset_on_close();
-    }
-}
-
-impl Io for Stream {
-    fn reset_on_close(&self) {
-        match self {
-            Stream::Tcp(stream) => stream.reset_on_close(),
-            Stream::Other(stream) => stream.reset_on_close(),
-        }
-    }
-}
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
 
 // === impl Stream ===
-
-impl Stream {
-    /// Whose it is; `None` where that has no address, and for a peer that has gone.
-    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Stream::Tcp(stream) => stream.peer_addr().ok(),
-            Stream::Other(_) => None,
-        }
-    }
-}
 
 impl AsyncRead for Stream {
     #[inline]

@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
-use super::closing::Lingering;
+use super::closing::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
-use super::stream::Io;
+use super::stream::Stream;
 
 /// hyper has no word for this: a request's head that never came to its end.
 const REQUEST_TIMEOUT: &[u8] =
@@ -22,8 +22,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// From here on it cannot be HTTP/1 any more, whose methods begin with no such letters.
 const PREFACE_BEGUN: usize = 3;
 
-pub(super) struct Watched<I: Io> {
-    io: I,
+pub(super) struct Watched {
+    io: Stream,
     peer: Arc<Peer>,
     /// How much of [`PREFACE`] has come; `None` once it is known which HTTP this is.
     preface: Option<usize>,
@@ -46,8 +46,8 @@ pub(super) struct Watched<I: Io> {
 
 // === impl Watched ===
 
-impl<I: Io> Watched<I> {
-    pub(super) fn new(io: I, peer: Arc<Peer>, limits: &Limits) -> Self {
+impl Watched {
+    pub(super) fn new(io: Stream, peer: Arc<Peer>, limits: &Limits) -> Self {
         Watched {
             io,
             peer,
@@ -171,7 +171,7 @@ impl<I: Io> Watched<I> {
     }
 }
 
-impl<I: Io> AsyncRead for Watched<I> {
+impl AsyncRead for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -203,7 +203,7 @@ impl<I: Io> AsyncRead for Watched<I> {
     }
 }
 
-impl<I: Io> AsyncWrite for Watched<I> {
+impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.note_written(&written);
@@ -237,10 +237,10 @@ impl<I: Io> AsyncWrite for Watched<I> {
     }
 }
 
-impl<I: Io> Drop for Watched<I> {
+impl Drop for Watched {
     fn drop(&mut self) {
         if self.peer.would_look_whole() {
-            self.io.reset_on_close();
+            reset_on_drop(&self.io);
         }
     }
 }

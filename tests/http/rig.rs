@@ -127,6 +127,7 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
     let events = handle.clone();
     let deaf = Arc::clone(&scene);
     let echo = Arc::clone(&scene);
+    let tunnel = Arc::clone(&scene);
     Router::new()
         .route("/", get(async || "ok"))
         .route(
@@ -141,6 +142,13 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         .route("/big", get(async || Bytes::from(vec![b'x'; BIG])))
         .route("/count", post(async |body: Bytes| body.len().to_string()))
         .route("/read", post(read))
+        .route(
+            "/peer",
+            get(async |request: axum::extract::Request| {
+                let cx = request.extensions().get::<server::RequestCx>().unwrap();
+                format!("{:?}, stopping: {}", cx.remote_addr(), cx.is_stopping())
+            }),
+        )
         .route("/refuse", post(async || (http::StatusCode::PAYLOAD_TOO_LARGE, "too large")))
         .route("/panic", get(async || -> &'static str { panic!("a handler's own fault") }))
         .route(
@@ -159,6 +167,13 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
             }),
         )
         .route("/echo", get(async move |request| upgrade(request, echo).await))
+        .fallback(async move |request: axum::extract::Request| match *request.method() {
+            http::Method::CONNECT => {
+                echo_to(request, tunnel);
+                http::StatusCode::OK
+            }
+            _ => http::StatusCode::NOT_FOUND,
+        })
         .merge(server::axum::probes(handle.readiness()))
 }
 
@@ -174,8 +189,13 @@ fn source_of(error: &dyn std::error::Error) -> &dyn std::error::Error {
     error.source().map_or(error, source_of)
 }
 
-/// Echoes until it reads the end.
 async fn upgrade(request: axum::extract::Request, scene: Arc<Scene>) -> impl IntoResponse {
+    echo_to(request, scene);
+    (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+}
+
+/// Echoes until it reads the end.
+fn echo_to(request: axum::extract::Request, scene: Arc<Scene>) {
     tokio::spawn(async move {
         let _dropped = Dropped(Arc::clone(&scene));
         let upgraded = hyper::upgrade::on(request).await.unwrap();
@@ -188,7 +208,6 @@ async fn upgrade(request: axum::extract::Request, scene: Arc<Scene>) -> impl Int
             }
         }
     });
-    (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
 }
 
 // === impl Client ===
@@ -202,6 +221,10 @@ impl Client {
         let stream = TcpStream::connect(addr).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Client(stream)
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
     }
 
     pub async fn send(&mut self, bytes: &str) {
