@@ -44,7 +44,7 @@ pub const SCENES: &[Scene] = &[
     scene!("partial", partial::completed, "half a head, completed 300 ms after the signal: answered"),
     scene!("half-head", partial::half_head, "half a head, never completed: 408 within its limit, counted"),
     scene!("half-head-kept", partial::half_head_kept, "the same on a connection that has had an answer"),
-    scene!("half-body", partial::half_body, "half a body, never completed: cut with the drain, counted"),
+    scene!("half-body", partial::half_body, "half a body, never completed: an error with the end of the drain, or cut and counted"),
     scene!("half-preface", partial::half_preface, "half of what HTTP/2 begins with: cut within its limit, counted"),
     scene!("tls-completed", handshake::completed, "half a TLS hello, completed 300 ms after the signal: answered"),
     scene!("tls-half-hello", handshake::half_hello, "half a TLS hello, never completed: cut by its limit, counted"),
