@@ -65,7 +65,7 @@ impl Served {
         match by {
             By::Us => drop(shutdown.add(server::axum::serve("http", listener, router))),
             By::Axum => {
-                let layer = InFlightLayer::new(shutdown.gate("http"), shutdown.handle());
+                let layer = InFlightLayer::new(shutdown.gate("http"));
                 let stopping = shutdown.handle().stopping();
                 let serving = axum::serve(listener, router.layer(layer)).with_graceful_shutdown(stopping);
                 shutdown.spawn("axum", async move { serving.await });
