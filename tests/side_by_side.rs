@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use winddown::testing::process::{Exit, Process};
 
-const SCENES: [&str; 21] = [
+const SCENES: [&str; 22] = [
     "idle",
     "together",
     "on-its-way",
@@ -26,6 +26,7 @@ const SCENES: [&str; 21] = [
     "websocket",
     "h2-streams",
     "h2-silent",
+    "h2-idle-silent",
     "order",
     "slow-reader",
     "half-closed",

@@ -54,6 +54,7 @@ pub const SCENES: &[Scene] = &[
     scene!("websocket", streams::websocket, "a websocket: close 1001, and nothing of it lives at the end"),
     scene!("h2-streams", http2::streams, "HTTP/2: the running stream is finished, a new one refused retryably"),
     scene!("h2-silent", http2::silent, "HTTP/2: a peer that answers no PING is cut by that limit"),
+    scene!("h2-idle-silent", http2::idle_silent, "HTTP/2: an idle peer that does not answer the GOAWAY is cut, counted"),
     scene!("order", order::order, "not ready first, all served through the delay, then new connections refused"),
     scene!("slow-reader", bodies::slow_reader, "5 MB for a slow reader: whole"),
     scene!("half-closed", bodies::half_closed, "a client that has closed its sending half: answered"),
