@@ -11,15 +11,13 @@ use winddown::testing::process::{Exit, Process, Running, Signal};
 
 use crate::serve::Which;
 
-/// How a scene wants its server: the times of a stop, from the signal, and what is not on by itself.
+/// How a scene wants its server: the times of a stop, from the signal, and whether it has TLS.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub unready: Duration,
     pub drain: Duration,
     /// When the platform kills.
     pub kill: Duration,
-    /// HTTP/1 clients may close their sending half, where the server can be told so.
-    pub half_close: bool,
     pub tls: bool,
 }
 
@@ -73,7 +71,6 @@ impl Setting {
             unready: Duration::from_millis(unready),
             drain: Duration::from_millis(drain),
             kill: Duration::from_millis(kill),
-            half_close: false,
             tls: false,
         }
     }
@@ -85,23 +82,13 @@ impl Setting {
         };
         let which = Which::ALL.into_iter().find(|server| server.as_str() == which).ok_or("no such server")?;
         let mut setting = Setting::new(unready.parse()?, drain.parse()?, kill.parse()?);
-        for arg in rest {
-            match arg.as_str() {
-                "half-close" => setting.half_close = true,
-                "tls" => setting.tls = true,
-                _ => return Err(format!("serve: {arg} is nothing").into()),
-            }
-        }
+        setting.tls = rest == ["tls"];
         Ok((which, setting))
     }
 
     fn to_args(self) -> Vec<String> {
         let times = [self.unready, self.drain, self.kill].map(|time| time.as_millis().to_string());
-        let marks = [(self.half_close, "half-close"), (self.tls, "tls")];
-        times
-            .into_iter()
-            .chain(marks.into_iter().filter(|mark| mark.0).map(|mark| mark.1.to_owned()))
-            .collect()
+        times.into_iter().chain(self.tls.then(|| "tls".to_owned())).collect()
     }
 }
 

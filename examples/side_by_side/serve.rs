@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Query;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::WebSocketUpgrade;
 use axum::response::sse::{Event, Sse};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
@@ -20,7 +20,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind};
 use tokio_rustls::rustls::ServerConfig;
-use winddown::{Budget, ShutdownCoordinator, ShutdownHandle, server, signal};
+use winddown::server::{self, RequestCx, websocket};
+use winddown::{Budget, ShutdownCoordinator, ShutdownHandle, signal};
 
 use crate::child::Setting;
 use crate::show::print;
@@ -86,10 +87,10 @@ async fn ours(
 ) -> Result<(ExitCode, serde_json::Value)> {
     let budget = Budget::given(setting.kill, "the scene").unready(setting.unready).drain(setting.drain);
     let mut shutdown = ShutdownCoordinator::new(budget, signal::terminate()?)?;
-    let app = app(Some(shutdown.handle())).merge(server::axum::probes(shutdown.readiness()));
+    let app =
+        routes().merge(told_routes(shutdown.handle())).merge(server::axum::probes(shutdown.readiness()));
     // A drain of seconds is too short to see a peer's silence by the PING that is usual.
     let server = server::axum::serve("http", listener, app).ping(Duration::from_secs(1));
-    let server = server.half_close(setting.half_close);
     match secured {
         Some(_config) => return Err("ours has no TLS yet".into()),
         None => shutdown.add(server),
@@ -105,7 +106,7 @@ async fn ours(
 
 async fn plain(listener: TcpListener, listening: &str) -> Result<()> {
     let (term, ready) = plain_signal()?;
-    let app = app(None).merge(plain_probes(&ready));
+    let app = routes().merge(untold_routes()).merge(plain_probes(&ready));
     let listener = tokio::net::TcpListener::from_std(listener)?;
     print(listening);
     axum::serve(listener, app).with_graceful_shutdown(told(term, ready)).await?;
@@ -119,7 +120,7 @@ async fn axum_server(
     listening: &str,
 ) -> Result<()> {
     let (term, ready) = plain_signal()?;
-    let app = app(None).merge(plain_probes(&ready)).into_make_service();
+    let app = routes().merge(untold_routes()).merge(plain_probes(&ready)).into_make_service();
     let handle = axum_server::Handle::new();
     let stop = handle.clone();
     tokio::spawn(async move {
@@ -127,8 +128,7 @@ async fn axum_server(
         stop.graceful_shutdown(Some(setting.drain));
     });
     print(listening);
-    let mut server = axum_server::from_tcp(listener)?.handle(handle);
-    server.http_builder().http1().half_close(setting.half_close);
+    let server = axum_server::from_tcp(listener)?.handle(handle);
     match secured {
         Some(config) => {
             let config = axum_server::tls_rustls::RustlsConfig::from_config(config);
@@ -158,9 +158,8 @@ fn plain_probes(ready: &Arc<AtomicBool>) -> Router {
     Router::new().route("/livez", get(async || "live")).route("/readyz", get(readyz))
 }
 
-/// What all three serve. Ours has a handle, by which a handler that waits hears of the stop; the others give none.
-fn app(handle: Option<ShutdownHandle>) -> Router {
-    let (events, polls, sockets) = (handle.clone(), handle.clone(), handle);
+/// What all three serve alike.
+fn routes() -> Router {
     Router::new()
         .route("/", get(async || "ok"))
         .route(
@@ -179,73 +178,65 @@ fn app(handle: Option<ShutdownHandle>) -> Router {
                 StatusCode::PAYLOAD_TOO_LARGE
             }),
         )
-        .route(
-            "/events",
-            get(async move || match events {
-                Some(handle) => Sse::new(Box::pin(server::until_stopping(ticks(), &handle)) as Ticks),
-                None => Sse::new(Box::pin(ticks()) as Ticks),
-            }),
-        )
+}
+
+/// What would not end by itself, with what ours gives to a handler.
+fn told_routes(handle: ShutdownHandle) -> Router {
+    Router::new()
+        .route("/events", get(async move || Sse::new(server::until_stopping(ticks(), &handle))))
         .route(
             "/poll",
-            get(async move || {
+            get(async |cx: RequestCx| {
                 tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(60)) => "news",
-                    () = stopping(polls) => "no news",
+                    news = news() => news,
+                    () = cx.stopping() => "no news",
                 }
             }),
         )
         .route(
             "/ws",
-            any(async move |upgrade: WebSocketUpgrade| {
-                upgrade.on_upgrade(async move |socket| echo(socket, sockets).await)
+            any(async |upgrade: WebSocketUpgrade, cx: RequestCx| {
+                websocket::upgrade(upgrade, cx, async |mut socket| {
+                    let _living = Living::new();
+                    while let Some(Ok(message)) = socket.recv().await {
+                        if socket.send(message).await.is_err() {
+                            break;
+                        }
+                    }
+                })
             }),
         )
 }
 
-type Ticks = std::pin::Pin<Box<dyn Stream<Item = std::result::Result<Event, Infallible>> + Send>>;
+/// The same, as one writes it who is told nothing.
+fn untold_routes() -> Router {
+    Router::new().route("/events", get(async || Sse::new(ticks()))).route("/poll", get(news)).route(
+        "/ws",
+        any(async |upgrade: WebSocketUpgrade| {
+            upgrade.on_upgrade(async |mut socket| {
+                let _living = Living::new();
+                while let Some(Ok(message)) = socket.recv().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            })
+        }),
+    )
+}
 
 fn ticks() -> impl Stream<Item = std::result::Result<Event, Infallible>> + Send {
-    stream::unfold(0, async |tick| {
+    Box::pin(stream::unfold(0, async |tick| {
         if tick > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Some((Ok(Event::default().data(tick.to_string())), tick + 1))
-    })
+    }))
 }
 
-async fn stopping(handle: Option<ShutdownHandle>) {
-    match handle {
-        Some(handle) => handle.stopping().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Echoes until the peer closes, or the server stops.
-async fn echo(mut socket: WebSocket, handle: Option<ShutdownHandle>) {
-    let _living = Living::new();
-    let mut stopping = std::pin::pin!(stopping(handle));
-    loop {
-        tokio::select! {
-            message = socket.recv() => match message {
-                Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
-                    if socket.send(message).await.is_err() {
-                        return;
-                    }
-                }
-                // What else a peer sends is answered below us.
-                Some(Ok(_)) => {}
-                _ => return,
-            },
-            () = &mut stopping => {
-                let away = CloseFrame { code: 1001, reason: "going away".into() };
-                let _ = socket.send(Message::Close(Some(away))).await;
-                // The peer's own close frame; a peer that sends none is cut with the drain.
-                while let Some(Ok(_)) = socket.recv().await {}
-                return;
-            }
-        }
-    }
+async fn news() -> &'static str {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    "news"
 }
 
 // === impl Which ===

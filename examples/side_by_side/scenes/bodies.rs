@@ -46,7 +46,7 @@ pub async fn slow_reader(which: Which) -> Result<Shown> {
 }
 
 pub async fn half_closed(which: Which) -> Result<Shown> {
-    let child = Child::start(which, Setting { half_close: true, ..Setting::LONG }).await?;
+    let child = Child::start(which, Setting::LONG).await?;
     let mut client = Client::kept(child.addr).await?;
     client.send(get("/slow?ms=500")).await?;
     client.finish_sending().await?;

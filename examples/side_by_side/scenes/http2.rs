@@ -62,3 +62,15 @@ pub async fn silent(which: Which) -> Result<Shown> {
     let held = cut < Setting::SOON && !ended.killed && ended.took < Setting::LONG.drain;
     Ok(Shown::new(held, format!("cut after {:.1} s; {ended}; {}", cut.as_secs_f64(), ended.counted())))
 }
+
+/// The GOAWAY that names the last stream waits for the peer, which has none.
+pub async fn idle_silent(which: Which) -> Result<Shown> {
+    let child = Child::start(which, Setting::LONG).await?;
+    let mut peer = Http2::start(Client::connect(child.addr).await?).await?;
+    peer.seen().await?;
+    let stopping = child.term();
+    let (cut, _) = peer.0.end().await;
+    let ended = stopping.ended().await?;
+    let held = cut < Setting::SOON && ended.within(Setting::SOON) && ended.counts(1, &["idle"]);
+    Ok(Shown::new(held, format!("cut after {:.1} s; {ended}; {}", cut.as_secs_f64(), ended.counted())))
+}

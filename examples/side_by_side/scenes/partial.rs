@@ -62,7 +62,7 @@ async fn head_never_completed(child: Child, mut client: Client) -> Result<Shown>
     Ok(Shown::new(held, format!("{got} after {:.1} s; {ended}; {}", answered.as_secs_f64(), ended.counted())))
 }
 
-/// The handler waits for the body, so that only the end of the drain is a limit. Then an answer is fine, and none as well.
+/// The handler waits for the body, so that only the end of the drain is a limit. Then it may still answer, or is cut.
 pub async fn half_body(which: Which) -> Result<Shown> {
     let child = Child::start(which, Setting::SHORT).await?;
     let mut client = Client::connect(child.addr).await?;
@@ -72,11 +72,12 @@ pub async fn half_body(which: Which) -> Result<Shown> {
     let stopping = child.term();
     let got = client.answer().await;
     let ended = stopping.ended().await?;
-    let told = match &got {
-        Got::Answer(answer) => answer.status >= 400,
-        _ => true,
+    // What was answered was not cut.
+    let counts = match &got {
+        Got::Answer(answer) => answer.status >= 400 && ended.counts(0, &[]),
+        _ => ended.counts(1, &["request", "body"]),
     };
-    let held = told && ended.within(Setting::SHORT.kill) && ended.counts(1, &["request", "body"]);
+    let held = counts && ended.within(Setting::SHORT.kill);
     Ok(Shown::new(held, format!("{got}; {ended}; {}", ended.counted())))
 }
 
