@@ -46,6 +46,8 @@ mod listener;
 mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
 mod listenfd;
+#[cfg(feature = "test-util")]
+mod memory;
 mod peer;
 mod pieces;
 mod request;
@@ -67,6 +69,8 @@ pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
 pub use listenfd::listeners_from_env;
+#[cfg(feature = "test-util")]
+pub use memory::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 
 /// A SYN that was dropped comes again after 1 s, when the socket has to be closed.
