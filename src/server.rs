@@ -46,6 +46,8 @@ mod listener;
 mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
 mod listenfd;
+#[cfg(feature = "test-util")]
+mod memory;
 mod peer;
 mod pieces;
 mod request;
@@ -69,6 +71,8 @@ pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
 pub use listenfd::listeners_from_env;
+#[cfg(feature = "test-util")]
+pub use memory::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 #[cfg(feature = "tls")]
 pub use tokio_rustls::rustls;
