@@ -187,3 +187,50 @@ async fn a_tunnel_is_in_flight_until_it_is_closed_and_cut_and_counted_at_the_dea
     while stays.next().await.is_some() {}
     soon(scene.dropped.acquire_many(2)).await.unwrap().forget();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_stream_that_the_last_goaway_lets_in_is_answered_whole() {
+    const PEERS: usize = 10;
+    for round in 0..5 {
+        let rig = Rig::new(budget()).await;
+        let mut peers = tokio::task::JoinSet::new();
+        for _ in 0..PEERS {
+            peers.spawn(ask_for_ever(Peer::connect(rig.addr, &[]).await));
+        }
+        tokio::time::sleep((50 + 7 * round) * MS).await;
+        rig.stop();
+        for answered in soon(peers.join_all()).await {
+            assert!(answered > 0);
+        }
+        let report = rig.report().await;
+        assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
+    }
+}
+
+/// Asks, some requests at a time, until the end, and counts the answers.
+async fn ask_for_ever(mut peer: Peer) -> usize {
+    let (mut next, mut last, mut open, mut answered) = (1, ANY, Vec::new(), 0);
+    loop {
+        while open.len() < 4 && last == ANY {
+            peer.get(next, "/").await;
+            open.push(next);
+            next += 2;
+        }
+        let Some(frame) = peer.next().await else { break };
+        match frame.kind {
+            PING if frame.flags == 0 => peer.send(PING, h2::ACK, 0, &frame.payload).await,
+            GOAWAY => {
+                last = frame.number();
+                open.retain(|stream| *stream <= last);
+            }
+            h2::RST_STREAM => assert!(frame.stream > last, "{frame:?}"),
+            DATA if frame.flags & END_STREAM != 0 => {
+                open.retain(|stream| *stream != frame.stream);
+                answered += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(last != ANY && open.is_empty(), "{last} let in, and these are not answered: {open:?}");
+    answered
+}
