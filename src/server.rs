@@ -12,10 +12,10 @@
 //! # }
 //! # mod tower_like { use std::{convert::Infallible, future::{Ready, ready}, task::{Context, Poll}};
 //! # #[derive(Clone)] pub struct S;
-//! # impl tower_service::Service<http::Request<hyper::body::Incoming>> for S {
+//! # impl tower_service::Service<http::Request<winddown::server::RequestBody>> for S {
 //! #   type Response = http::Response<String>; type Error = Infallible; type Future = Ready<Result<Self::Response, Infallible>>;
 //! #   fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
-//! #   fn call(&mut self, _: http::Request<hyper::body::Incoming>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
+//! #   fn call(&mut self, _: http::Request<winddown::server::RequestBody>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
 //! # } }
 //! ```
 
@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -38,13 +37,19 @@ use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordin
 mod accept;
 #[cfg(feature = "axum")]
 pub mod axum;
+mod body;
+mod closing;
 mod connection;
+mod cx;
 mod handshake;
 mod listener;
 mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
 mod listenfd;
+#[cfg(feature = "test-util")]
+mod memory;
 mod peer;
+mod pieces;
 mod request;
 mod reuse_port;
 mod stopping;
@@ -53,13 +58,21 @@ mod streams;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tower")]
+pub mod tower;
 #[cfg(unix)]
 mod unix;
 mod watched;
+#[cfg(feature = "axum-ws")]
+pub mod websocket;
 
+pub use body::RequestBody;
+pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
 pub use listenfd::listeners_from_env;
+#[cfg(feature = "test-util")]
+pub use memory::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 #[cfg(feature = "tls")]
 pub use tokio_rustls::rustls;
@@ -105,6 +118,7 @@ struct Limits {
     keep_alive: Duration,
     ping: Duration,
     write_stall: Duration,
+    hang_up: Duration,
     idle_grace: Duration,
     head_grace: Duration,
     cancel_grace: Duration,
@@ -116,7 +130,7 @@ struct Limits {
 /// returned. Until then the kernel keeps clients waiting.
 pub fn serve<S, B>(name: impl Into<Cow<'static, str>>, listener: impl Into<Listener>, service: S) -> Server<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
@@ -252,6 +266,15 @@ impl<S> Server<S> {
         self
     }
 
+    /// How long an HTTP/1 request goes on whose client has closed its side; 1 s when not given. Then its handler is dropped.
+    ///
+    /// A client that has hung up and one that has no more to send, and waits for its answer, look the same until something is
+    /// written to them. An answer that is being written goes on for as long as the client reads it.
+    pub fn hang_up(mut self, limit: Duration) -> Self {
+        self.limits.hang_up = limit.min(LONGEST);
+        self
+    }
+
     /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
     pub fn idle_grace(mut self, grace: Duration) -> Self {
         self.limits.idle_grace = grace.min(LONGEST);
@@ -274,7 +297,7 @@ impl<S> Server<S> {
 
 impl<S, B> Component for Server<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
@@ -357,6 +380,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(620),
             ping: Duration::from_secs(20),
             write_stall: Duration::from_secs(60),
+            hang_up: Duration::from_secs(1),
             idle_grace: Duration::from_millis(250),
             head_grace: Duration::from_secs(1),
             cancel_grace: Duration::from_millis(100),

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use winddown::{Outcome, Phase, Report};
 
+#[allow(dead_code, reason = "each test file uses what it needs")]
+#[path = "http/h2.rs"]
+mod h2;
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
@@ -12,6 +16,9 @@ use rig::{BIG, Client, MS, Rig, SOON, budget, get_request, read_slowly, soon};
 
 /// What a busy machine may add; less than the limits that it has to be told apart from.
 const SLACK: Duration = Duration::from_secs(1);
+
+/// An HTTP/2 stream that is not wanted any more.
+const CANCEL: u32 = 8;
 
 fn drained_in(report: &Report) -> Duration {
     report.phase(Phase::Drain).unwrap().took
@@ -228,6 +235,27 @@ async fn a_handler_that_panics_ends_its_own_connection_and_no_other() {
     assert!(report.is_clean(), "{report}");
 }
 
+#[tokio::test]
+async fn i11_a_handler_that_panics_during_the_stop_shows_in_the_report() {
+    let rig = Rig::new(budget()).await;
+    let (mut other, mut client) = (rig.connect().await, rig.connect().await);
+    let mut h2 = h2::Peer::connect(rig.addr, &[]).await;
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    other.send_at_once(&get_request("/"));
+    client.send_at_once(&get_request("/panic"));
+    h2.get(1, "/panic").await;
+    assert_eq!(h2.body(1).await, Err(CANCEL));
+    h2.get(3, "/").await;
+    assert_eq!(h2.body(3).await.unwrap(), b"ok", "its other streams go on");
+    h2.acknowledge().await;
+    while h2.next().await.is_some() {}
+    assert!(client.try_answer().await.is_none());
+    assert_eq!(other.answer().await.status, 200);
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("panicked".to_owned(), 2)], "{report}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i26_an_answer_is_in_flight_until_a_slow_reader_has_its_last_byte() {
     // Without an idle grace, so that the drain is as long as the answer.
@@ -352,7 +380,7 @@ async fn a_partial_head_that_is_never_completed_is_answered_408() {
 }
 
 #[tokio::test]
-async fn a_half_body_is_waited_for_and_cut_at_the_deadline() {
+async fn a_half_body_is_waited_for_and_answered_503_at_the_deadline() {
     let rig = Rig::new(budget().drain(400 * MS)).await;
     let half = "POST /count HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nab";
     let (mut completes, mut never) = (rig.connect().await, rig.connect().await);
@@ -363,8 +391,10 @@ async fn a_half_body_is_waited_for_and_cut_at_the_deadline() {
     tokio::time::sleep(100 * MS).await;
     completes.send("cd").await;
     assert_eq!(completes.answer().await.text(), "4");
-    assert!(never.try_answer().await.is_none());
-    assert_eq!(cuts(&rig.report().await), [("request".to_owned(), 1)]);
+    let answer = never.answer().await;
+    assert_eq!((answer.status, answer.says_close()), (503, true), "not 400: it is not the client's fault");
+    let report = rig.report().await;
+    assert!(cuts(&report).is_empty(), "{report}");
 }
 
 #[tokio::test]

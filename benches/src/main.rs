@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release                        the whole table
 //! cargo run --release -- --quick             with few rounds, and without the largest sizes
+//! cargo run --release -- --only WORD         the rows of operations that have the word in their titles
 //! cargo run --release -- once OP K [THREADS] does one operation K times: the difference of two runs under callgrind is its price
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod enter;
 mod heap;
+mod http_layer;
 mod jobs;
 mod measure;
 mod poll;
@@ -29,6 +31,10 @@ fn main() -> ExitCode {
     match args[..] {
         [] => table(false),
         ["--quick"] => table(true),
+        ["--only", word] => {
+            rows().iter().filter(|row| row.title.contains(word)).for_each(|row| _ = row.print(25));
+            ExitCode::SUCCESS
+        }
         ["once", name, times, ref threads @ ..] => {
             let threads = threads.first().map_or(Ok(1), |n| n.parse());
             match (rows().iter().flat_map(|row| &row.ops).find(|op| op.name == name), times.parse(), threads)
@@ -46,7 +52,15 @@ fn main() -> ExitCode {
 
 /// The rows that are one operation, done again and again.
 fn rows() -> Vec<Row> {
-    vec![enter::row(), poll::pending(), poll::wrapped(), poll::asked(), jobs::row()]
+    vec![
+        enter::row(),
+        poll::pending(),
+        poll::wrapped(),
+        poll::asked(),
+        jobs::row(),
+        http_layer::row(),
+        http_layer::empty(),
+    ]
 }
 
 fn table(quick: bool) -> ExitCode {
@@ -69,7 +83,7 @@ fn table(quick: bool) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: winddown-bench [--quick | once OP TIMES [THREADS]]\noperations:");
+    eprintln!("usage: winddown-bench [--quick | --only WORD | once OP TIMES [THREADS]]\noperations:");
     for op in rows().iter().flat_map(|row| &row.ops) {
         eprintln!("  {}", op.name);
     }

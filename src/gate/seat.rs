@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Gate, InFlight};
+#[cfg(feature = "http")]
+use crate::latch::FiredOwned;
 use crate::overrun::Overrun;
 
 /// Hands back what a gate let in and what was not finished.
@@ -33,20 +35,27 @@ pub(crate) type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// Holds a drain open without being work itself; made by [`InFlight::keep_open`].
 ///
 /// For what brings in work after the close, such as a listener with its backlog: the ledger counts what it lets in, and
-/// not the keeper.
+/// not the keeper. One that is never dropped is in it, as work that did not end.
 #[must_use = "dropping this lets the drain end"]
 pub struct Keeper(InFlight);
 
 /// When the drain ends, once that is known; shared by the gates of a coordinator.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DrainEnd(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct DrainEnd(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Set after `at`, from the trigger on: so that whoever only asks whether there is a stop takes no lock.
+    is: AtomicBool,
+    at: Mutex<Option<Instant>>,
+}
 
 /// The counts are of what happened after the close: before it, nothing has to add up.
 pub(crate) struct Seat {
     pub(crate) runtime: Option<Handle>,
     /// How many shields are up.
     pub(crate) shields: AtomicUsize,
-    /// Those that are, or were when the gate closed.
+    /// Those that went after the close: they were in the count of what was held then, or are in that of children since.
     keepers: AtomicUsize,
     drain_end: DrainEnd,
     /// One for each intake that was made of the gate.
@@ -64,11 +73,12 @@ pub(crate) struct Seat {
 
 impl DrainEnd {
     pub(crate) fn set(&self, at: Instant) {
-        *lock(&self.0) = Some(at);
+        *lock(&self.0.at) = Some(at);
+        self.0.is.store(true, Ordering::Release);
     }
 
     pub(crate) fn remaining(&self) -> Option<Duration> {
-        lock(&self.0).map(|at| at.saturating_duration_since(Instant::now()))
+        lock(&self.0.at).map(|at| at.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -174,25 +184,36 @@ impl Seat {
 
 impl InFlight {
     /// Turns a guard into one that holds the drain open and does not count as work.
+    #[inline]
     pub fn keep_open(self) -> Keeper {
-        self.seat().keepers.fetch_add(1, Ordering::AcqRel);
         Keeper(self)
     }
 }
 
 impl Keeper {
     /// Lets in a piece of work, also after the close.
+    #[inline]
     #[track_caller]
     pub fn child(&self) -> InFlight {
         self.0.child()
     }
 }
 
+#[cfg(feature = "http")]
+impl Keeper {
+    /// The guard that it was made of.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0
+    }
+}
+
 impl Drop for Keeper {
+    #[inline]
     fn drop(&mut self) {
-        // One that goes after the close was in the count of what was held then, and stays taken off.
-        if !self.0.is_gate_closed() {
-            self.0.seat().keepers.fetch_sub(1, Ordering::AcqRel);
+        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing.
+        if self.0.is_gate_closed() {
+            self.0.seat().keepers.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -200,6 +221,32 @@ impl Drop for Keeper {
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Keeper").field(&self.0).finish()
+    }
+}
+
+/// For futures and extensions that own their guard: they must neither borrow nor allocate, and hold no more than it.
+#[cfg(feature = "http")]
+impl InFlight {
+    /// Whether a stop has begun, of the coordinator that the gate belongs to. One plain load.
+    #[inline]
+    pub(crate) fn is_triggered(&self) -> bool {
+        self.seat().drain_end.0.is.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.seat().remaining()
+    }
+
+    pub(crate) fn stopping_owned(&self) -> FiredOwned {
+        self.block().stopping.fired_owned()
+    }
+
+    pub(crate) fn cancelled_owned(&self) -> FiredOwned {
+        self.block().cancelled.fired_owned()
+    }
+
+    pub(crate) fn gate_name(&self) -> &str {
+        &self.block().name
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use super::body::RequestBody;
 use super::handshake::{self, Handshake};
 use super::listeners::Listeners;
 use super::peer::Peer;
@@ -33,7 +33,7 @@ pub(super) struct Accepting<S> {
 
 impl<S, B> Accepting<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
@@ -110,7 +110,11 @@ where
         keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
-        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place);
+        let remote_addr = match &stream {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Other(_) => None,
+        };
+        let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place, remote_addr);
         let limits = Arc::clone(&self.limits);
         let service = self.service.clone();
         match &self.handshake {

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 
 use ::axum::Router;
+use ::axum::extract::FromRequestParts;
 use ::axum::response::IntoResponse;
 use ::axum::routing::get;
+use http::StatusCode;
+use http::request::Parts;
 
-use super::{Listener, Server, probe};
+use super::{Listener, RequestCx, Server, probe};
 use crate::Readiness;
 
 /// Serves a router on a listener; as [`serve`](super::serve), whose promises hold.
@@ -38,4 +41,16 @@ pub fn probes<S: Clone + Send + Sync + 'static>(readiness: Readiness) -> Router<
         get(async move || probe(&readiness, path).map(IntoResponse::into_response).unwrap_or_default())
     };
     Router::new().route("/livez", answer("/livez")).route("/readyz", answer("/readyz"))
+}
+
+impl<S: Sync> FromRequestParts<S> for RequestCx {
+    /// 500: the program was put together wrongly, and the sentence says what is missing.
+    type Rejection = (StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get().cloned().ok_or((
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "no RequestCx in this request: serve the router with winddown::server::axum::serve, or add the layer of winddown::server::tower\n",
+        ))
+    }
 }

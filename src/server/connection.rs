@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::Limits;
+use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
+use super::stream::Stream;
 use super::streams::Streams;
 use super::watched::Watched;
 use crate::BoxError;
@@ -30,7 +30,12 @@ enum Stage {
     Stopping,
     /// The drain is over.
     Cancelled,
+    /// An HTTP/2 peer is told which streams were cut.
+    Resetting,
 }
+
+/// How long it may take to tell a peer of cut streams.
+const RESETTING: Duration = Duration::from_millis(100);
 
 /// What a time limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,22 +58,21 @@ struct Clock<'a> {
 }
 
 /// Serves the peer until it goes, or is told to.
-pub(super) async fn drive<I, S, B>(io: I, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+pub(super) async fn drive<S, B>(io: Stream, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let streams = Streams::default();
+    let streams = Streams::new(&peer);
     // Before the connection: dropped after it, when its streams know that they have no peer.
     let owned = streams.owned();
     let builder = builder(streams, &limits);
     {
-        let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), limits.write_stall));
+        let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), &limits));
         let service = Served::new(service, Arc::clone(&peer));
         let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
         let mut stopping = pin!(peer.gate.stopping());
@@ -93,6 +97,7 @@ where
                 }
                 if stage != Stage::Serving && peer.is_h2() && !goaway {
                     goaway = true;
+                    peer.forget_asked();
                     connection.as_mut().graceful_shutdown();
                     continue;
                 }
@@ -113,8 +118,17 @@ where
                     }
                     (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
                     (Some(Due::Head | Due::Idle), _) => {}
-                    (Some(Due::Silent | Due::Cancelled), _) => {
+                    (Some(Due::Cancelled), State::Request | State::Body | State::Upgraded)
+                        if peer.is_h2() && stage == Stage::Cancelled =>
+                    {
+                        stage = Stage::Resetting;
                         peer.cut();
+                        owned.abort();
+                    }
+                    (Some(Due::Silent | Due::Cancelled), _) => {
+                        if !peer.is_lingering() {
+                            peer.cut();
+                        }
                         return Poll::Ready(None);
                     }
                 }
@@ -163,7 +177,9 @@ impl Limits {
     /// What the state of the peer is limited by; nothing while a request is in progress, until the drain is over.
     fn due(&self, stage: Stage, peer: &Peer) -> Option<(Due, Duration)> {
         match (stage, peer.state()) {
+            (Stage::Serving | Stage::Stopping, _) if peer.is_lingering() => None,
             (Stage::Cancelled, _) => Some((Due::Cancelled, self.cancel_grace)),
+            (Stage::Resetting, _) => Some((Due::Cancelled, RESETTING)),
             (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
             (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
             (Stage::Stopping, State::Head) => Some((Due::Head, self.head_grace)),

@@ -1,11 +1,22 @@
 //! What is known of a peer: which state its connection is in, and how it ended.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::cx::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
+
+mod state;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+pub(super) use state::{Closing, State};
+pub(super) use turn::Turn;
+use turn::{ANSWERING, BEGUN};
 
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
 ///
@@ -17,8 +28,15 @@ pub(super) struct Peer {
     pub(super) gate: Gate,
     pub(super) handle: ShutdownHandle,
     _place: Option<OwnedSemaphorePermit>,
+    remote_addr: Option<SocketAddr>,
     /// Requests begun and not ended, in the lower half; of these, those with an answer under way, in the upper.
     turns: AtomicU64,
+    /// Request bodies that somebody may still read.
+    bodies: AtomicU32,
+    /// HTTP/1: whether the end of the last request's body has been seen.
+    unread: AtomicU8,
+    /// A request body was ended before its end.
+    withheld: AtomicBool,
     /// HTTP/1: the answer is complete, and its last bytes are still in our buffers.
     unflushed: AtomicBool,
     /// Bytes have come that do not make a request yet.
@@ -29,42 +47,28 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    /// HTTP/2: streams that have become something else.
+    tunnels: AtomicU32,
     handshaking: AtomicBool,
     closing: AtomicU8,
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
+    /// All is written, and what still comes is discarded.
+    lingering: AtomicBool,
+    /// The end of the answer is the end of the connection, so that a cut would look like it.
+    close_delimited: AtomicBool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Idle,
-    Head,
-    Request,
-    Body,
-    Upgraded,
-    Handshaking,
-}
+/// All of the last request's body has been read.
+const READ: u8 = 0;
+/// It was not, so that the next bytes may be its rest: hyper takes a piece that is small, and closes otherwise.
+const UNREAD: u8 = 1;
+/// It was not, and these bytes have come.
+const SKIPPED: u8 = 2;
 
-/// How an HTTP/1 peer is told to go, where it next has to be waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Closing {
-    No,
-    /// Read once more; if there is nothing, the end.
-    Idle,
-    /// Read once more; if the head is still not complete, 408.
-    Head,
-}
-
-/// A request from its head to the end of its answer.
-pub(super) struct Turn {
-    peer: Arc<Peer>,
-    answering: bool,
-    upgrade: bool,
-}
-
-const BEGUN: u64 = 1;
-const ANSWERING: u64 = 1 << 32;
+/// Where the state stands in which a connection was cut: not the peer, but a handler made it end.
+const PANICKED: u8 = u8::MAX;
 
 // === impl Peer ===
 
@@ -74,23 +78,31 @@ impl Peer {
         gate: Gate,
         handle: ShutdownHandle,
         place: Option<OwnedSemaphorePermit>,
+        remote_addr: Option<SocketAddr>,
     ) -> Arc<Self> {
         Arc::new(Peer {
             in_flight: Some(in_flight),
             gate,
             handle,
             _place: place,
+            remote_addr,
             turns: AtomicU64::new(0),
+            bodies: AtomicU32::new(0),
+            unread: AtomicU8::new(READ),
+            withheld: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             head: AtomicBool::new(false),
             heard: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            tunnels: AtomicU32::new(0),
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
+            lingering: AtomicBool::new(false),
+            close_delimited: AtomicBool::new(false),
         })
     }
 
@@ -99,9 +111,12 @@ impl Peer {
         let (begun, answering) = (turns & (ANSWERING - 1), turns >> 32);
         if self.upgraded.load(Relaxed) {
             State::Upgraded
-        } else if begun > answering {
+        } else if begun > answering || self.bodies.load(Relaxed) > 0 {
             State::Request
-        } else if begun > 0 || self.unflushed.load(Relaxed) {
+        } else if self.tunnels.load(Relaxed) > 0 {
+            State::Upgraded
+        } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
+            // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
             State::Head
@@ -116,6 +131,7 @@ impl Peer {
         self.turns.fetch_add(BEGUN, Relaxed);
         self.asked.store(true, Relaxed);
         self.head.store(false, Relaxed);
+        self.unread.store(READ, Relaxed);
         self.close(Closing::No);
         Turn { peer: Arc::clone(self), answering: false, upgrade: false }
     }
@@ -125,20 +141,65 @@ impl Peer {
         self.handshaking.store(handshaking, Relaxed);
     }
 
+    /// What a request is told of the stop.
+    pub(super) fn cx(&self) -> Option<RequestCx> {
+        let in_flight = self.in_flight.as_ref()?;
+        Some(RequestCx::of_connection(in_flight, self.remote_addr))
+    }
+
     /// Bytes have come.
     pub(super) fn hear(&self) {
         self.heard.store(true, Relaxed);
-        if self.turns.load(Relaxed) == 0 {
-            self.head.store(true, Relaxed);
+        if self.turns.load(Relaxed) == 0 && self.bodies.load(Relaxed) == 0 {
+            if self.unread.load(Relaxed) == UNREAD {
+                self.unread.store(SKIPPED, Relaxed);
+            } else {
+                self.head.store(true, Relaxed);
+            }
         }
         if self.closing() == Closing::Idle {
             self.close(Closing::No);
         }
     }
 
+    /// A request has a body that has not wholly come.
+    pub(super) fn open_body(&self) {
+        self.bodies.fetch_add(1, Relaxed);
+        self.unread.store(UNREAD, Relaxed);
+    }
+
+    /// The end of a request's body has been read.
+    pub(super) fn body_read(&self) {
+        self.unread.store(READ, Relaxed);
+    }
+
+    /// Nobody reads that body any more.
+    pub(super) fn close_body(&self) {
+        self.bodies.fetch_sub(1, Relaxed);
+    }
+
+    /// A request's body was ended here, because there is no more time.
+    pub(super) fn withhold_body(&self) {
+        self.withheld.store(true, Relaxed);
+    }
+
+    pub(super) fn has_withheld(&self) -> bool {
+        self.withheld.load(Relaxed)
+    }
+
     /// Whether a request has come since this was last asked.
     pub(super) fn take_asked(&self) -> bool {
         self.asked.swap(false, Relaxed)
+    }
+
+    /// From here on [`take_asked`](Self::take_asked) tells of the requests that are in progress or come later.
+    pub(super) fn forget_asked(&self) {
+        self.asked.store(self.is_busy(), Relaxed);
+    }
+
+    /// Whether a request is in progress whose answer is not complete.
+    pub(super) fn is_busy(&self) -> bool {
+        self.turns.load(Relaxed) > 0
     }
 
     pub(super) fn has_heard(&self) -> bool {
@@ -164,16 +225,48 @@ impl Peer {
         self.upgraded.load(Relaxed)
     }
 
+    pub(super) fn open_tunnel(&self) {
+        self.tunnels.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn close_tunnel(&self) {
+        self.tunnels.fetch_sub(1, Relaxed);
+    }
+
     pub(super) fn closing(&self) -> Closing {
-        match self.closing.load(Relaxed) {
-            0 => Closing::No,
-            1 => Closing::Idle,
-            _ => Closing::Head,
-        }
+        Closing::of(self.closing.load(Relaxed))
     }
 
     pub(super) fn close(&self, how: Closing) {
         self.closing.store(how as u8, Relaxed);
+    }
+
+    /// Whether the peer may be sending what nobody will read.
+    pub(super) fn may_be_sending(&self) -> bool {
+        if self.is_h2() {
+            // Its frames about an answer that it has not read yet.
+            return self.take_asked();
+        }
+        let unread = self.unread.load(Relaxed) != READ && self.closing() == Closing::No;
+        unread || self.state() == State::Head
+    }
+
+    pub(super) fn linger(&self) {
+        self.lingering.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.lingering.load(Relaxed)
+    }
+
+    /// The answer that begins says nothing of its length.
+    pub(super) fn delimit_by_close(&self) {
+        self.close_delimited.store(true, Relaxed);
+    }
+
+    /// Whether an end here would look like that of a whole answer, and is not.
+    pub(super) fn would_look_whole(&self) -> bool {
+        self.close_delimited.load(Relaxed) && (self.is_busy() || self.unflushed.load(Relaxed))
     }
 
     /// The peer is made to end in the state that it is in now.
@@ -193,84 +286,13 @@ impl Drop for Peer {
         let Some(in_flight) = self.in_flight.take() else { return };
         // An upgraded connection that outlived the drain, and a driver that was taken away, had no time to say it.
         let overdue = self.is_upgraded() && in_flight.is_cancelled();
-        if overdue || !*self.ended.get_mut() {
+        if overdue || !*self.ended.get_mut() && !*self.lingering.get_mut() {
             self.cut();
         }
         match *self.cut.get_mut() {
             0 => drop(in_flight),
+            PANICKED => in_flight.cut("panicked"),
             state => in_flight.cut(State::ALL[usize::from(state - 1)].as_str()),
         }
-    }
-}
-
-// === impl State ===
-
-impl State {
-    const ALL: [State; 6] =
-        [State::Idle, State::Head, State::Request, State::Body, State::Upgraded, State::Handshaking];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            State::Idle => "idle",
-            State::Head => "head",
-            State::Request => "request",
-            State::Body => "body",
-            State::Upgraded => "upgraded",
-            State::Handshaking => "handshaking",
-        }
-    }
-}
-
-// === impl Turn ===
-
-impl Turn {
-    pub(super) fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    /// The handler has answered; the body is under way.
-    pub(super) fn answer(&mut self, upgrade: bool) {
-        self.peer.turns.fetch_add(ANSWERING, Relaxed);
-        self.answering = true;
-        self.upgrade = upgrade;
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // Before the turn is over, so that the peer is never taken for idle in between.
-        if self.upgrade {
-            self.peer.upgraded.store(true, Relaxed);
-        } else if !self.peer.is_h2() {
-            self.peer.unflushed.store(true, Relaxed);
-        }
-        self.peer.turns.fetch_sub(if self.answering { BEGUN | ANSWERING } else { BEGUN }, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Budget, ShutdownCoordinator, signal};
-
-    #[tokio::test]
-    async fn a_peer_is_busy_until_its_answer_is_flushed() {
-        let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
-        let gate = shutdown.gate("http");
-        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None);
-        assert_eq!(peer.state(), State::Idle);
-        peer.hear();
-        assert_eq!(peer.state(), State::Head);
-        let mut turn = peer.begin();
-        assert_eq!(peer.state(), State::Request);
-        turn.answer(false);
-        assert_eq!(peer.state(), State::Body);
-        drop(turn);
-        assert_eq!(peer.state(), State::Body, "the last bytes are not out yet");
-        peer.flushed();
-        assert_eq!(peer.state(), State::Idle);
-        peer.close(Closing::Idle);
-        peer.hear();
-        assert_eq!(peer.closing(), Closing::No, "a request that came at the last moment is served");
     }
 }

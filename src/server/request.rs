@@ -12,7 +12,9 @@ use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::body::RequestBody;
 use super::peer::{Peer, Turn};
+use super::pieces::{Piece, Pieces};
 
 /// The program's service, as one connection sees it.
 pub(super) struct Served<S> {
@@ -24,12 +26,12 @@ pin_project! {
     /// A request with its handler.
     pub(super) struct Answering<S>
     where
-        S: Service<Request<Incoming>>,
+        S: Service<Request<RequestBody>>,
     {
         #[pin]
-        answer: TowerToHyperServiceFuture<S, Request<Incoming>>,
+        answer: TowerToHyperServiceFuture<S, Request<RequestBody>>,
         turn: Option<Turn>,
-        h1: bool,
+        version: Version,
         connect: bool,
     }
 }
@@ -38,7 +40,7 @@ pin_project! {
     /// An answer's body: the request is in flight until it is dropped.
     pub(super) struct AnswerBody<B> {
         #[pin]
-        body: B,
+        body: Pieces<B>,
         turn: Turn,
     }
 }
@@ -53,18 +55,22 @@ impl<S> Served<S> {
 
 impl<S, B> hyper::service::Service<Request<Incoming>> for Served<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+    B: Body,
 {
     type Response = Response<AnswerBody<B>>;
     type Error = S::Error;
     type Future = Answering<S>;
 
-    fn call(&self, request: Request<Incoming>) -> Answering<S> {
+    fn call(&self, mut request: Request<Incoming>) -> Answering<S> {
+        if let Some(cx) = self.peer.cx() {
+            request.extensions_mut().insert(cx);
+        }
         Answering {
-            h1: request.version() < Version::HTTP_2,
+            version: request.version(),
             connect: request.method() == Method::CONNECT,
             turn: Some(self.peer.begin()),
-            answer: self.service.call(request),
+            answer: self.service.call(request.map(|body| RequestBody::new(body, &self.peer))),
         }
     }
 }
@@ -73,7 +79,8 @@ where
 
 impl<S, B> Future for Answering<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>>,
+    B: Body,
 {
     type Output = Result<Response<AnswerBody<B>>, S::Error>;
 
@@ -84,25 +91,33 @@ where
         let upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS
             || *this.connect && answer.status().is_success();
         // The client's next request is to go elsewhere, from the trigger on.
-        if *this.h1 && !upgrade && turn.peer().handle.is_triggered() {
+        let h1 = *this.version < Version::HTTP_2;
+        if h1 && !upgrade && turn.peer().handle.is_triggered() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        turn.answer(*this.h1 && upgrade);
-        Poll::Ready(Ok(answer.map(|body| AnswerBody { body, turn })))
+        // Some of the request was kept from its handler: what it says of that is not the client's fault.
+        if turn.peer().has_withheld() && answer.status() == StatusCode::BAD_REQUEST {
+            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        if *this.version <= Version::HTTP_10 && answer.body().size_hint().exact().is_none() {
+            turn.peer().delimit_by_close();
+        }
+        turn.answer(h1 && upgrade);
+        Poll::Ready(Ok(answer.map(|body| AnswerBody { body: Pieces::new(body, !h1), turn })))
     }
 }
 
 // === impl AnswerBody ===
 
 impl<B: Body> Body for AnswerBody<B> {
-    type Data = B::Data;
+    type Data = Piece<B::Data>;
     type Error = B::Error;
 
     #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
         self.project().body.poll_frame(cx)
     }
 

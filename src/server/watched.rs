@@ -10,7 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use super::Limits;
+use super::closing::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
+use super::stream::Stream;
 
 /// hyper has no word for this: a request's head that never came to its end.
 const REQUEST_TIMEOUT: &[u8] =
@@ -19,8 +22,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// From here on it cannot be HTTP/1 any more, whose methods begin with no such letters.
 const PREFACE_BEGUN: usize = 3;
 
-pub(super) struct Watched<I> {
-    io: I,
+pub(super) struct Watched {
+    io: Stream,
     peer: Arc<Peer>,
     /// How much of [`PREFACE`] has come; `None` once it is known which HTTP this is.
     preface: Option<usize>,
@@ -29,22 +32,36 @@ pub(super) struct Watched<I> {
     write_stall: Duration,
     stalled: bool,
     stall: Option<Pin<Box<Sleep>>>,
+    /// The peer has no more to send, or is gone.
+    silent: bool,
+    hang_up: Duration,
+    hung_up: Option<Pin<Box<Sleep>>>,
+    /// Something was written; and lately.
+    wrote: bool,
+    progress: bool,
+    lingering: Option<Lingering>,
     /// For an upgraded connection: the end of the drain.
     cancelled: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 // === impl Watched ===
 
-impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
-    pub(super) fn new(io: I, peer: Arc<Peer>, write_stall: Duration) -> Self {
+impl Watched {
+    pub(super) fn new(io: Stream, peer: Arc<Peer>, limits: &Limits) -> Self {
         Watched {
             io,
             peer,
             preface: Some(0),
             refused: 0,
-            write_stall,
+            write_stall: limits.write_stall,
             stalled: false,
             stall: None,
+            silent: false,
+            hang_up: limits.hang_up,
+            hung_up: None,
+            wrote: false,
+            progress: false,
+            lingering: None,
             cancelled: None,
         }
     }
@@ -89,11 +106,52 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
             while self.refused < REQUEST_TIMEOUT.len() {
                 let left = &REQUEST_TIMEOUT[self.refused..];
                 self.refused += ready!(Pin::new(&mut self.io).poll_write(cx, left))?;
+                self.wrote = true;
             }
-            // hyper takes this for an error of the peer's and closes nothing; over TLS that would not be the end.
-            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+            return self.poll_close(cx);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// The peer's side is closed: the end, unless it may be waiting for an answer.
+    fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while matches!(self.peer.state(), State::Request | State::Body) && !self.peer.is_h2() {
+            let limit = self.hang_up;
+            let hung_up = self.hung_up.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            ready!(hung_up.as_mut().poll(cx));
+            // As long as the peer reads, or may yet, it is the writes that show whether it is there.
+            if !std::mem::take(&mut self.progress) && !self.stalled {
+                break;
+            }
+            hung_up.as_mut().reset(Instant::now() + limit);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our side, and reads on where the peer may not have read all.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lingering.is_none() {
+            let ended = Pin::new(&mut self.io).poll_shutdown(cx);
+            ready!(self.poll_stall(cx, ended))?;
+            if !self.wrote || self.silent || self.peer.is_upgraded() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.peer.may_be_sending() {
+                self.peer.linger();
+            }
+        }
+        let lingering = self.lingering.get_or_insert_with(Lingering::new);
+        let discarded = lingering.poll_discard(&mut self.io, self.peer.is_lingering(), cx);
+        if discarded.is_pending() {
+            self.peer.linger();
+        }
+        discarded.map(Ok)
+    }
+
+    fn note_written(&mut self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            (self.wrote, self.progress) = (true, true);
+        }
     }
 
     /// A peer that reads nothing for too long is cut.
@@ -113,28 +171,42 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
+impl AsyncRead for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.refused > 0 {
+            return self.poll_refuse(cx);
+        }
+        if self.silent {
+            return self.poll_hung_up(cx);
+        }
         let before = buf.filled().len();
-        if Pin::new(&mut self.io).poll_read(cx, buf)?.is_pending() {
-            return self.poll_end(cx);
+        match Pin::new(&mut self.io).poll_read(cx, buf) {
+            Poll::Pending => return self.poll_end(cx),
+            Poll::Ready(Ok(())) => {}
+            failed => {
+                self.silent = true;
+                return failed;
+            }
         }
         let bytes = &buf.filled()[before..];
-        if !bytes.is_empty() {
-            self.note_preface(bytes);
-            self.peer.hear();
+        if bytes.is_empty() && buf.remaining() > 0 {
+            (self.silent, self.progress) = (true, false);
+            return self.poll_hung_up(cx);
         }
+        self.note_preface(bytes);
+        self.peer.hear();
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.note_written(&written);
         self.poll_stall(cx, written)
     }
 
@@ -144,6 +216,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<I> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.note_written(&written);
         self.poll_stall(cx, written)
     }
 
@@ -161,7 +234,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.poll_stall(cx, shut)
+        self.poll_close(cx)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.peer.would_look_whole() {
+            reset_on_drop(&self.io);
+        }
     }
 }

@@ -127,6 +127,7 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
     let events = handle.clone();
     let deaf = Arc::clone(&scene);
     let echo = Arc::clone(&scene);
+    let tunnel = Arc::clone(&scene);
     Router::new()
         .route("/", get(async || "ok"))
         .route(
@@ -140,6 +141,15 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         )
         .route("/big", get(async || Bytes::from(vec![b'x'; BIG])))
         .route("/count", post(async |body: Bytes| body.len().to_string()))
+        .route("/read", post(read))
+        .route(
+            "/peer",
+            get(async |request: axum::extract::Request| {
+                let cx = request.extensions().get::<server::RequestCx>().unwrap();
+                format!("{:?}, stopping: {}", cx.remote_addr(), cx.is_stopping())
+            }),
+        )
+        .route("/refuse", post(async || (http::StatusCode::PAYLOAD_TOO_LARGE, "too large")))
         .route("/panic", get(async || -> &'static str { panic!("a handler's own fault") }))
         .route(
             "/events",
@@ -157,11 +167,35 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
             }),
         )
         .route("/echo", get(async move |request| upgrade(request, echo).await))
+        .fallback(async move |request: axum::extract::Request| match *request.method() {
+            http::Method::CONNECT => {
+                echo_to(request, tunnel);
+                http::StatusCode::OK
+            }
+            _ => http::StatusCode::NOT_FOUND,
+        })
         .merge(server::axum::probes(handle.readiness()))
 }
 
-/// Echoes until it reads the end.
+/// Reads to the end, and says why that did not come.
+async fn read(body: Body) -> (http::StatusCode, String) {
+    match axum::body::to_bytes(body, usize::MAX).await {
+        Ok(body) => (http::StatusCode::OK, body.len().to_string()),
+        Err(error) => (http::StatusCode::INSUFFICIENT_STORAGE, source_of(&error).to_string()),
+    }
+}
+
+fn source_of(error: &dyn std::error::Error) -> &dyn std::error::Error {
+    error.source().map_or(error, source_of)
+}
+
 async fn upgrade(request: axum::extract::Request, scene: Arc<Scene>) -> impl IntoResponse {
+    echo_to(request, scene);
+    (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+}
+
+/// Echoes until it reads the end.
+fn echo_to(request: axum::extract::Request, scene: Arc<Scene>) {
     tokio::spawn(async move {
         let _dropped = Dropped(Arc::clone(&scene));
         let upgraded = hyper::upgrade::on(request).await.unwrap();
@@ -174,7 +208,6 @@ async fn upgrade(request: axum::extract::Request, scene: Arc<Scene>) -> impl Int
             }
         }
     });
-    (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
 }
 
 // === impl Client ===
@@ -190,8 +223,16 @@ impl Client {
         Client(stream)
     }
 
+    pub fn addr(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
     pub async fn send(&mut self, bytes: &str) {
         soon(self.0.write_all(bytes.as_bytes())).await.unwrap();
+    }
+
+    pub async fn try_send(&mut self, bytes: &str) -> std::io::Result<()> {
+        soon(self.0.write_all(bytes.as_bytes())).await
     }
 
     /// Sends without giving the server a chance to run.
@@ -261,6 +302,18 @@ impl Client {
     /// Waits for the end, and whether it was one without a reset and without another byte.
     pub async fn ends_cleanly(&mut self) -> bool {
         matches!(soon(self.0.read(&mut [0; 64])).await, Ok(0))
+    }
+
+    /// Has no more to send.
+    pub async fn half_close(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
+    /// What comes until the end, or why that did not come.
+    pub async fn rest(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        soon(self.0.read_to_end(&mut rest)).await?;
+        Ok(rest)
     }
 
     pub fn into_stream(self) -> TcpStream {

@@ -1,0 +1,102 @@
+//! What a client sends after its head, for as long as there is time to read it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::peer::Peer;
+use crate::{BoxError, Cancelled};
+
+/// The body of a request; what comes of it in time is the client's, unchanged.
+///
+/// One that has not wholly come when the drain is over ends there with the error [`Cancelled`], so that its handler can
+/// still answer. The fault is not the client's: an answer of 400 to that is sent as 503, after which clients try again.
+///
+/// The connection is in flight until the body is read to its end, has failed or is dropped.
+pub struct RequestBody {
+    body: Incoming,
+    /// Until the end is seen.
+    open: Option<Open>,
+}
+
+struct Open {
+    peer: Arc<Peer>,
+    /// Made only where there is something to wait for.
+    cancelled: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+}
+
+// === impl RequestBody ===
+
+impl RequestBody {
+    pub(super) fn new(body: Incoming, peer: &Arc<Peer>) -> Self {
+        let open = (!body.is_end_stream()).then(|| {
+            peer.open_body();
+            Open { peer: Arc::clone(peer), cancelled: None }
+        });
+        RequestBody { body, open }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let Some(open) = &mut this.open else { return Poll::Ready(None) };
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if this.body.is_end_stream() {
+                    open.peer.body_read();
+                    this.open = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                this.open = None;
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                open.peer.body_read();
+                this.open = None;
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let Open { peer, cancelled } = open;
+                ready!(cancelled.get_or_insert_with(|| Box::pin(peer.gate.cancelled())).as_mut().poll(cx));
+                peer.withhold_body();
+                this.open = None;
+                Poll::Ready(Some(Err(Cancelled.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.open.is_some() { self.body.size_hint() } else { SizeHint::with_exact(0) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.peer.close_body();
+    }
+}
+
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody").field("ended", &self.open.is_none()).finish_non_exhaustive()
+    }
+}
