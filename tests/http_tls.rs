@@ -303,6 +303,8 @@ async fn a_handshake_is_cut_when_the_drain_is_over_and_by_its_own_limit_at_the_s
         let _ = ends(&mut half).await;
         let report = rig.report().await;
         assert!(drained_in(&report) < 3 * SLACK, "{report}");
+        // And not only when it is taken away, after half of the time for handing back.
+        assert!(report.phase(Phase::Requeue).unwrap().took < SLACK, "{report}");
         assert_eq!(cuts(&report), handshaking(1), "{report}");
     }
 }
