@@ -16,8 +16,12 @@ use winddown::{BoxError, Budget, ShutdownCoordinator, server, signal};
 use crate::measure::{cpu, median};
 
 /// The first is what the others are compared with, in pairs.
-const WAYS: [(&str, &str); 3] =
-    [("axum", "plain axum::serve"), ("layer", "with the layer"), ("ours", "server::axum::serve")];
+const WAYS: [(&str, &str); 4] = [
+    ("axum", "plain axum::serve"),
+    ("nothing", "with a layer that does nothing"),
+    ("layer", "with the layer"),
+    ("ours", "server::axum::serve"),
+];
 const CONNECTIONS: usize = 16;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n";
 
