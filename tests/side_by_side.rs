@@ -8,11 +8,12 @@ use std::time::Duration;
 use serde_json::Value;
 use winddown::testing::process::{Exit, Process};
 
-const SCENES: [&str; 22] = [
+const SCENES: [&str; 23] = [
     "idle",
     "together",
     "on-its-way",
     "backlog",
+    "long-backlog",
     "partial",
     "half-head",
     "half-head-kept",
@@ -34,7 +35,7 @@ const SCENES: [&str; 22] = [
 ];
 
 /// About a moment, so that once says little.
-const RACES: [&str; 3] = ["together", "on-its-way", "backlog"];
+const RACES: [&str; 4] = ["together", "on-its-way", "backlog", "long-backlog"];
 const RUNS: u64 = 3;
 
 #[tokio::test]
