@@ -46,6 +46,8 @@ mod listener;
 mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
 mod listenfd;
+#[cfg(feature = "test-util")]
+mod memory;
 mod peer;
 mod pieces;
 mod request;
@@ -54,6 +56,8 @@ mod stopping;
 mod stream;
 mod streams;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
 #[cfg(unix)]
@@ -67,7 +71,11 @@ pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
 pub use listenfd::listeners_from_env;
+#[cfg(feature = "test-util")]
+pub use memory::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
+#[cfg(feature = "tls")]
+pub use tokio_rustls::rustls;
 
 /// A SYN that was dropped comes again after 1 s, when the socket has to be closed.
 const LONGEST_HANDOVER: Duration = Duration::from_millis(900);

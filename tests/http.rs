@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use winddown::{Outcome, Phase, Report};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
+#[path = "http/h2.rs"]
+mod h2;
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
@@ -13,6 +16,9 @@ use rig::{BIG, Client, MS, Rig, SOON, budget, get_request, read_slowly, soon};
 
 /// What a busy machine may add; less than the limits that it has to be told apart from.
 const SLACK: Duration = Duration::from_secs(1);
+
+/// An HTTP/2 stream that is not wanted any more.
+const CANCEL: u32 = 8;
 
 fn drained_in(report: &Report) -> Duration {
     report.phase(Phase::Drain).unwrap().took
@@ -227,6 +233,27 @@ async fn a_handler_that_panics_ends_its_own_connection_and_no_other() {
     rig.stop();
     let report = rig.report().await;
     assert!(report.is_clean(), "{report}");
+}
+
+#[tokio::test]
+async fn i11_a_handler_that_panics_during_the_stop_shows_in_the_report() {
+    let rig = Rig::new(budget()).await;
+    let (mut other, mut client) = (rig.connect().await, rig.connect().await);
+    let mut h2 = h2::Peer::connect(rig.addr, &[]).await;
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    other.send_at_once(&get_request("/"));
+    client.send_at_once(&get_request("/panic"));
+    h2.get(1, "/panic").await;
+    assert_eq!(h2.body(1).await, Err(CANCEL));
+    h2.get(3, "/").await;
+    assert_eq!(h2.body(3).await.unwrap(), b"ok", "its other streams go on");
+    h2.acknowledge().await;
+    while h2.next().await.is_some() {}
+    assert!(client.try_answer().await.is_none());
+    assert_eq!(other.answer().await.status, 200);
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("panicked".to_owned(), 2)], "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! The models of gate and intake under fixed seeds; the same functions are fuzz targets.
+//! The models of gate, intake and server under fixed seeds; the same functions are fuzz targets.
 #![cfg(feature = "test-util")]
 
 use winddown::testing::model;
@@ -27,4 +27,10 @@ fn a_gate_counts_what_is_in_whatever_the_order() {
 #[test]
 fn every_item_ends_exactly_once_whatever_the_order() {
     each_seed(1_000, 193, model::intake);
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn a_server_ends_in_time_and_knows_each_peer_whatever_these_send() {
+    each_seed(500, 193, model::http);
 }

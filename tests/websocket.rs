@@ -206,7 +206,7 @@ async fn a_handler_that_does_not_look_at_its_socket_is_no_reason_not_to_close_it
         std::future::pending().await
     }
     for by in BOTH {
-        for drain in [300 * MS, 1200 * MS] {
+        for drain in [900 * MS, 1800 * MS] {
             let served = Served::start(by, budget().drain(drain), deaf).await;
             let mut peer = served.connect().await;
             let stopped = Instant::now();

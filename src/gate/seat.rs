@@ -35,7 +35,7 @@ pub(crate) type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// Holds a drain open without being work itself; made by [`InFlight::keep_open`].
 ///
 /// For what brings in work after the close, such as a listener with its backlog: the ledger counts what it lets in, and
-/// not the keeper.
+/// not the keeper. One that is never dropped is in it, as work that did not end.
 #[must_use = "dropping this lets the drain end"]
 pub struct Keeper(InFlight);
 
@@ -55,7 +55,7 @@ pub(crate) struct Seat {
     pub(crate) runtime: Option<Handle>,
     /// How many shields are up.
     pub(crate) shields: AtomicUsize,
-    /// Those that are, or were when the gate closed.
+    /// Those that went after the close: they were in the count of what was held then, or are in that of children since.
     keepers: AtomicUsize,
     drain_end: DrainEnd,
     /// One for each intake that was made of the gate.
@@ -184,14 +184,15 @@ impl Seat {
 
 impl InFlight {
     /// Turns a guard into one that holds the drain open and does not count as work.
+    #[inline]
     pub fn keep_open(self) -> Keeper {
-        self.seat().keepers.fetch_add(1, Ordering::AcqRel);
         Keeper(self)
     }
 }
 
 impl Keeper {
     /// Lets in a piece of work, also after the close.
+    #[inline]
     #[track_caller]
     pub fn child(&self) -> InFlight {
         self.0.child()
@@ -208,10 +209,11 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
+    #[inline]
     fn drop(&mut self) {
-        // One that goes after the close was in the count of what was held then, and stays taken off.
-        if !self.0.is_gate_closed() {
-            self.0.seat().keepers.fetch_sub(1, Ordering::AcqRel);
+        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing.
+        if self.0.is_gate_closed() {
+            self.0.seat().keepers.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

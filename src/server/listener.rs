@@ -64,7 +64,7 @@ pub(super) trait Socket: fmt::Debug + Send + Sync {
     fn into_tcp(self: Box<Self>) -> io::Result<std::net::TcpListener>;
 
     #[cfg(unix)]
-    fn into_fd(self: Box<Self>) -> std::os::fd::OwnedFd;
+    fn into_fd(self: Box<Self>) -> io::Result<std::os::fd::OwnedFd>;
 }
 
 /// A listening socket that a runtime waits for.
@@ -124,7 +124,7 @@ impl Listener {
     /// What the operating system says.
     #[cfg(unix)]
     pub fn into_fd(self) -> io::Result<std::os::fd::OwnedFd> {
-        Ok(self.release()?.into_fd())
+        self.release()?.into_fd()
     }
 
     /// Registers it with the runtime that serves it, unless it is with one.

@@ -9,6 +9,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::cx::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
+mod state;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+pub(super) use state::{Closing, State};
+pub(super) use turn::Turn;
+use turn::{ANSWERING, BEGUN};
+
 /// One connection, shared by its socket, its requests and its driver; in flight until the last of them is gone.
 ///
 /// Over HTTP/1 all of them live in the driver's task, over HTTP/2 requests have tasks of their own. The marks are read to
@@ -51,33 +60,6 @@ pub(super) struct Peer {
     close_delimited: AtomicBool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Idle,
-    Head,
-    Request,
-    Body,
-    Upgraded,
-    Handshaking,
-}
-
-/// How an HTTP/1 peer is told to go, where it next has to be waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Closing {
-    No,
-    /// Read once more; if there is nothing, the end.
-    Idle,
-    /// Read once more; if the head is still not complete, 408.
-    Head,
-}
-
-/// A request from its head to the end of its answer.
-pub(super) struct Turn {
-    peer: Arc<Peer>,
-    answering: bool,
-    upgrade: bool,
-}
-
 /// All of the last request's body has been read.
 const READ: u8 = 0;
 /// It was not, so that the next bytes may be its rest: hyper takes a piece that is small, and closes otherwise.
@@ -85,8 +67,8 @@ const UNREAD: u8 = 1;
 /// It was not, and these bytes have come.
 const SKIPPED: u8 = 2;
 
-const BEGUN: u64 = 1;
-const ANSWERING: u64 = 1 << 32;
+/// Where the state stands in which a connection was cut: not the peer, but a handler made it end.
+const PANICKED: u8 = u8::MAX;
 
 // === impl Peer ===
 
@@ -252,11 +234,7 @@ impl Peer {
     }
 
     pub(super) fn closing(&self) -> Closing {
-        match self.closing.load(Relaxed) {
-            0 => Closing::No,
-            1 => Closing::Idle,
-            _ => Closing::Head,
-        }
+        Closing::of(self.closing.load(Relaxed))
     }
 
     pub(super) fn close(&self, how: Closing) {
@@ -313,79 +291,8 @@ impl Drop for Peer {
         }
         match *self.cut.get_mut() {
             0 => drop(in_flight),
+            PANICKED => in_flight.cut("panicked"),
             state => in_flight.cut(State::ALL[usize::from(state - 1)].as_str()),
         }
-    }
-}
-
-// === impl State ===
-
-impl State {
-    const ALL: [State; 6] =
-        [State::Idle, State::Head, State::Request, State::Body, State::Upgraded, State::Handshaking];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            State::Idle => "idle",
-            State::Head => "head",
-            State::Request => "request",
-            State::Body => "body",
-            State::Upgraded => "upgraded",
-            State::Handshaking => "handshaking",
-        }
-    }
-}
-
-// === impl Turn ===
-
-impl Turn {
-    pub(super) fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    /// The handler has answered; the body is under way.
-    pub(super) fn answer(&mut self, upgrade: bool) {
-        self.peer.turns.fetch_add(ANSWERING, Relaxed);
-        self.answering = true;
-        self.upgrade = upgrade;
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // Before the turn is over, so that the peer is never taken for idle in between.
-        if self.upgrade {
-            self.peer.upgraded.store(true, Relaxed);
-        } else if !self.peer.is_h2() {
-            self.peer.unflushed.store(true, Relaxed);
-        }
-        self.peer.turns.fetch_sub(if self.answering { BEGUN | ANSWERING } else { BEGUN }, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Budget, ShutdownCoordinator, signal};
-
-    #[tokio::test]
-    async fn a_peer_is_busy_until_its_answer_is_flushed() {
-        let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
-        let gate = shutdown.gate("http");
-        let peer = Peer::new(gate.enter().unwrap(), gate, shutdown.handle(), None, None);
-        assert_eq!(peer.state(), State::Idle);
-        peer.hear();
-        assert_eq!(peer.state(), State::Head);
-        let mut turn = peer.begin();
-        assert_eq!(peer.state(), State::Request);
-        turn.answer(false);
-        assert_eq!(peer.state(), State::Body);
-        drop(turn);
-        assert_eq!(peer.state(), State::Body, "the last bytes are not out yet");
-        peer.flushed();
-        assert_eq!(peer.state(), State::Idle);
-        peer.close(Closing::Idle);
-        peer.hear();
-        assert_eq!(peer.closing(), Closing::No, "a request that came at the last moment is served");
     }
 }

@@ -76,8 +76,8 @@ impl Socket for std::net::TcpListener {
     }
 
     #[cfg(unix)]
-    fn into_fd(self: Box<Self>) -> std::os::fd::OwnedFd {
-        (*self).into()
+    fn into_fd(self: Box<Self>) -> io::Result<std::os::fd::OwnedFd> {
+        Ok((*self).into())
     }
 }
 

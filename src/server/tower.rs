@@ -145,7 +145,7 @@ where
                 cx.set_remote_addr(outer.remote_addr());
             }
         }
-        Answering::new(self.service.call(request), in_flight, kind)
+        Answering::new(|| self.service.call(request), in_flight, kind)
     }
 }
 

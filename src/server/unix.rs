@@ -44,8 +44,8 @@ impl Socket for std::os::unix::net::UnixListener {
         Err(io::Error::new(ErrorKind::InvalidInput, "the listener is a Unix socket, not one of TCP"))
     }
 
-    fn into_fd(self: Box<Self>) -> std::os::fd::OwnedFd {
-        (*self).into()
+    fn into_fd(self: Box<Self>) -> io::Result<std::os::fd::OwnedFd> {
+        Ok((*self).into())
     }
 }
 

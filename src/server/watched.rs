@@ -225,6 +225,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Only TLS has something left to write here; hyper asks when all of its own writes are done, so that no stall is forgotten.
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         ready!(self.poll_stall(cx, flushed))?;
         // hyper asks for this when its own buffers are empty.

@@ -5,10 +5,14 @@
 use std::time::Duration;
 
 mod gate;
+#[cfg(feature = "http")]
+mod http;
 mod intake;
 mod rules;
 
 pub use gate::gate;
+#[cfg(feature = "http")]
+pub use http::http;
 pub use intake::intake;
 pub use rules::{budget, duration, escalation};
 

@@ -102,9 +102,10 @@ impl Drop for Turn {
 
 impl<F> Answering<F> {
     #[inline]
-    pub(super) fn new(answer: F, in_flight: InFlight, kind: Kind) -> Self {
+    pub(super) fn new(call: impl FnOnce() -> F, in_flight: InFlight, kind: Kind) -> Self {
         let turn = Turn { in_flight: Some(in_flight), state: State::Request, cancelled: None };
-        Answering { answer: Some(answer), turn, kind }
+        // Called here: what it makes lies in its place at once, and is not moved there.
+        Answering { answer: Some(call()), turn, kind }
     }
 
     #[cold]
@@ -128,13 +129,15 @@ where
             return Poll::Ready(Ok(refuse(Refusal::Closed, kind)));
         };
         match answer.poll(cx) {
-            Poll::Ready(Ok(mut answer)) => {
-                if kind.h1 && this.turn.is_stopping() {
-                    say_close(&mut answer, kind);
-                }
-                let mut turn = mem::replace(this.turn, Turn::NONE);
-                turn.state = if answer.body().is_end_stream() { State::Ended } else { State::Body };
+            Poll::Ready(Ok(answer)) => {
+                let close = kind.h1 && this.turn.is_stopping();
+                let state = if answer.body().is_end_stream() { State::Ended } else { State::Body };
+                // What the handler waited with is not kept: the body seldom waits.
+                let turn = Turn { in_flight: this.turn.in_flight.take(), state, cancelled: None };
                 let body = |body| AnswerBody { words: Words::Theirs { body }, turn, grpc: kind.grpc };
+                if close {
+                    return Poll::Ready(Ok(say_close(answer, kind).map(body)));
+                }
                 Poll::Ready(Ok(answer.map(body)))
             }
             Poll::Ready(Err(error)) => {
@@ -159,12 +162,13 @@ impl<F> fmt::Debug for Answering<F> {
 
 /// The client's next request is to go elsewhere. An upgrade's `Connection` says something else.
 #[cold]
-fn say_close<B>(answer: &mut Response<B>, kind: Kind) {
+fn say_close<B>(mut answer: Response<B>, kind: Kind) -> Response<B> {
     let upgrade =
         answer.status() == StatusCode::SWITCHING_PROTOCOLS || kind.connect && answer.status().is_success();
     if !upgrade {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    answer
 }
 
 #[cold]
@@ -198,20 +202,22 @@ where
                 return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
             }
         };
-        let polled = body.as_mut().poll_frame(cx);
-        let cut = match &polled {
-            Poll::Pending => this.turn.poll_cancelled(cx).is_ready(),
-            // An answer's end wins over that of the drain; a piece of it does not.
-            Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() && !body.is_end_stream() => {
-                this.turn.is_cancelled()
+        match body.as_mut().poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if frame.is_trailers() || body.is_end_stream() {
+                    this.turn.state = State::Ended;
+                }
+                // An answer's end wins over that of the drain; a piece of it does not.
+                if this.turn.state == State::Ended || !this.turn.is_cancelled() {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
             }
-            Poll::Ready(_) => {
+            Poll::Ready(end) => {
                 this.turn.state = State::Ended;
-                false
+                return Poll::Ready(end.map(|frame| frame.map_err(Into::into)));
             }
-        };
-        if !cut {
-            return polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
+            Poll::Pending if this.turn.poll_cancelled(cx).is_pending() => return Poll::Pending,
+            Poll::Pending => {}
         }
         this.words.set(Words::Ours { words: "" });
         *this.turn = Turn::NONE;
