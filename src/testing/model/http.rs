@@ -130,7 +130,10 @@ async fn act(stream: &mut DuplexStream, what: u8, how: u8, choices: &mut Choices
             send(stream, &bytes, patience).await
         }
         15 => send(stream, &vec![how; 80 << 10], patience).await,
-        16 | 17 => Ok(sleep(patience * 10).await),
+        16 | 17 => {
+            sleep(patience * 10).await;
+            Ok(())
+        }
         18..=20 => {
             let mut some = vec![0; usize::from(how) * 64 + 1];
             let _late = tokio::time::timeout(patience, stream.read(&mut some)).await;
