@@ -18,6 +18,30 @@
 //! #   fn call(&mut self, _: http::Request<winddown::server::RequestBody>) -> Self::Future { ready(Ok(http::Response::new(String::new()))) }
 //! # } }
 //! ```
+//!
+//! # Limits
+//!
+//! What a server that anybody can reach needs, each with its default. Durations are upper bounds for a peer that does not do
+//! its part; one that does waits for none of them.
+//!
+//! | limit | default | of what | beyond it |
+//! | --- | --- | --- | --- |
+//! | [`max_connections`](Server::max_connections) | 10 000 | open at once, over all listeners | wait in the backlog |
+//! | [`max_backlog`](Server::max_backlog) | 4096 | taken from backlogs at the stop | reset by the kernel |
+//! | [`handover`](Server::handover) | 10 ms | half-open TCP handshakes at the stop, with `SO_REUSEPORT` | reset by the kernel |
+//! | `handshake_limit` | 10 s | a TLS handshake | cut, *handshaking* |
+//! | [`head_limit`](Server::head_limit) | 30 s | a request's head; a new connection's first byte | 408; the end |
+//! | [`max_head_size`](Server::max_head_size) | 64 KiB | a request's head | 431 |
+//! | [`keep_alive`](Server::keep_alive) | 620 s | an idle connection | closed |
+//! | [`ping`](Server::ping) | 20 s | a silent HTTP/2 peer, and its answer to a PING | closed |
+//! | [`write_stall`](Server::write_stall) | 60 s | a peer that reads nothing | cut |
+//! | [`hang_up`](Server::hang_up) | 1 s | a request whose client has closed its side | dropped |
+//! | [`idle_grace`](Server::idle_grace) | 250 ms | at the stop: an idle connection | closed |
+//! | [`head_grace`](Server::head_grace) | 1 s | at the stop: a partial head, a TLS handshake, the answer to a GOAWAY | 408, cut |
+//! | [`cancel_grace`](Server::cancel_grace) | 100 ms | when the drain is over: a request | cut, *request* or *body* |
+//!
+//! The size of a request's body has no limit here, as that is the program's to say (`axum::extract::DefaultBodyLimit`), and neither has
+//! the time of a handler; both end with the drain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,10 +55,11 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use self::handshake::Handshake;
-use crate::budget::LONGEST;
+use self::limits::Limits;
 use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordinator};
 
 mod accept;
+mod admin;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
@@ -42,6 +67,7 @@ mod closing;
 mod connection;
 mod cx;
 mod handshake;
+mod limits;
 mod listener;
 mod listeners;
 #[cfg(all(unix, feature = "listenfd"))]
@@ -66,6 +92,7 @@ mod watched;
 #[cfg(feature = "axum-ws")]
 pub mod websocket;
 
+pub use admin::{Admin, admin};
 pub use body::RequestBody;
 pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
@@ -76,9 +103,6 @@ pub use memory::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 #[cfg(feature = "tls")]
 pub use tokio_rustls::rustls;
-
-/// A SYN that was dropped comes again after 1 s, when the socket has to be closed.
-const LONGEST_HANDOVER: Duration = Duration::from_millis(900);
 
 /// How long the accept loop may take to be polled for the first time before its listener is closed without it.
 const START: Duration = Duration::from_millis(50);
@@ -104,24 +128,6 @@ struct Held {
     listeners: Vec<Listener>,
     owner: Option<oneshot::Sender<Vec<Listener>>>,
     keeper: Keeper,
-}
-
-/// What is granted to peers. Durations are upper bounds; a peer that does what it should waits for none of them.
-#[derive(Debug, Clone)]
-struct Limits {
-    connections: usize,
-    backlog: usize,
-    handover: Duration,
-    handshake: Duration,
-    head: Duration,
-    head_size: usize,
-    keep_alive: Duration,
-    ping: Duration,
-    write_stall: Duration,
-    hang_up: Duration,
-    idle_grace: Duration,
-    head_grace: Duration,
-    cancel_grace: Duration,
 }
 
 /// Serves a tower service on a listener: HTTP/1 and, where the client starts with it, HTTP/2.
@@ -163,12 +169,18 @@ pub fn probe(readiness: &Readiness, path: &str) -> Option<Response<String>> {
         "/readyz" => (readiness.is_ready(), readiness.to_string()),
         _ => return None,
     };
-    let mut answer = Response::new(words + "\n");
-    *answer.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Some(plain(status, words + "\n"))
+}
+
+/// Text that holds for this moment only.
+fn plain(status: StatusCode, text: String) -> Response<String> {
+    let mut answer = Response::new(text);
+    *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
-    Some(answer)
+    answer
 }
 
 // === impl Server ===
@@ -202,99 +214,6 @@ impl<S> Server<S> {
         let (owner, given_back) = oneshot::channel();
         self.owner = Some(owner);
         (self, GivenBack(given_back))
-    }
-
-    /// How many connections are open at most; 10 000 when not given, at least 1. Those beyond wait in the kernel's backlog.
-    ///
-    /// Each needs a file descriptor: `ulimit -n` is the other bound, at which the server backs off and goes on.
-    pub fn max_connections(mut self, connections: usize) -> Self {
-        self.limits.connections = connections.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
-        self
-    }
-
-    /// How many connections are taken from the kernel's backlog at the stop, at most; 4096 when not given.
-    ///
-    /// It is a count, not a time: under load a backlog never runs empty.
-    pub fn max_backlog(mut self, connections: usize) -> Self {
-        self.limits.backlog = connections;
-        self
-    }
-
-    /// At the stop, for listeners with `SO_REUSEPORT` on Linux: how long handshakes of TCP that are half done have to be
-    /// completed; 10 ms when not given, at most 900 ms.
-    ///
-    /// It has to be longer than the way to the clients and back; a few milliseconds do where a balancer in the same
-    /// network is the client. In this time new clients are left to the next process, which costs those that the kernel
-    /// would have sent here one second each; so no longer than it has to be. See [`Listener::bind_reuse_port`].
-    pub fn handover(mut self, limit: Duration) -> Self {
-        self.limits.handover = limit.min(LONGEST_HANDOVER);
-        self
-    }
-
-    /// How long an HTTP/1 request's head may take from its first byte, and a new connection until that byte; 30 s when not
-    /// given. Then 408, or for a silent peer the end.
-    pub fn head_limit(mut self, limit: Duration) -> Self {
-        self.limits.head = limit.min(LONGEST);
-        self
-    }
-
-    /// How large a request's head may be, in bytes; 64 KiB when not given, at least 8 KiB. Beyond: 431.
-    pub fn max_head_size(mut self, bytes: usize) -> Self {
-        self.limits.head_size = bytes.max(8 << 10);
-        self
-    }
-
-    /// How long a connection is kept while its client asks for nothing; 620 s when not given, and up to twice that.
-    ///
-    /// It has to be longer than the idle limit of whatever balancer is in front, or that sends requests into a close; the
-    /// longest that is common is 600 s.
-    pub fn keep_alive(mut self, limit: Duration) -> Self {
-        self.limits.keep_alive = limit.min(LONGEST);
-        self
-    }
-
-    /// How long an HTTP/2 peer may be silent before it is sent a PING, and again until it has answered; 20 s when not given, at
-    /// least 1 s.
-    pub fn ping(mut self, interval: Duration) -> Self {
-        self.limits.ping = interval.clamp(Duration::from_secs(1), LONGEST);
-        self
-    }
-
-    /// How long a peer may read nothing of what is sent to it; 60 s when not given. Then it is cut.
-    pub fn write_stall(mut self, limit: Duration) -> Self {
-        self.limits.write_stall = limit.min(LONGEST);
-        self
-    }
-
-    /// How long an HTTP/1 request goes on whose client has closed its side; 1 s when not given. Then its handler is dropped.
-    ///
-    /// A client that has hung up and one that has no more to send, and waits for its answer, look the same until something is
-    /// written to them. An answer that is being written goes on for as long as the client reads it.
-    pub fn hang_up(mut self, limit: Duration) -> Self {
-        self.limits.hang_up = limit.min(LONGEST);
-        self
-    }
-
-    /// At the stop: how long an idle connection is kept for a request that is on its way; 250 ms when not given.
-    pub fn idle_grace(mut self, grace: Duration) -> Self {
-        self.limits.idle_grace = grace.min(LONGEST);
-        self
-    }
-
-    /// At the stop: how long the rest of a partial head may take; 1 s when not given. Then 408. HTTP/2 peers without a
-    /// running stream get as long to answer the GOAWAY.
-    pub fn head_grace(mut self, grace: Duration) -> Self {
-        self.limits.head_grace = grace.min(LONGEST);
-        self
-    }
-
-    /// When the drain is over: how long requests still have to come to an end before they are cut; 100 ms when not given.
-    ///
-    /// What they still read of a request [ends](RequestBody) at its beginning. HTTP/2 peers are then told which streams were cut,
-    /// which takes 100 ms more at most.
-    pub fn cancel_grace(mut self, grace: Duration) -> Self {
-        self.limits.cancel_grace = grace.min(LONGEST);
-        self
     }
 }
 
@@ -365,28 +284,6 @@ impl Held {
     fn close(self) {
         if let Some(owner) = self.owner {
             let _ = owner.send(self.listeners);
-        }
-    }
-}
-
-// === impl Limits ===
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            connections: 10_000,
-            backlog: 4096,
-            handover: Duration::from_millis(10),
-            handshake: Duration::from_secs(10),
-            head: Duration::from_secs(30),
-            head_size: 64 << 10,
-            keep_alive: Duration::from_secs(620),
-            ping: Duration::from_secs(20),
-            write_stall: Duration::from_secs(60),
-            hang_up: Duration::from_secs(1),
-            idle_grace: Duration::from_millis(250),
-            head_grace: Duration::from_secs(1),
-            cancel_grace: Duration::from_millis(100),
         }
     }
 }

@@ -31,6 +31,8 @@ const MS: Duration = Duration::from_millis(1);
 const SLACK: Duration = Duration::from_secs(1);
 /// How a hello begins: a record of 512 bytes, with one of them.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01";
+/// More than a pipe takes, and less than what TLS keeps in its own buffer.
+const BIG: usize = 40_000;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 struct Rig {
@@ -101,7 +103,8 @@ impl Rig {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
-        let app = Router::new().route("/", get(async || "over tls"));
+        let app =
+            Router::new().route("/", get(async || "over tls")).route("/big", get(async || vec![b'x'; BIG]));
         let server = options(server::axum::serve("https", listener, app)).tls(Arc::new(config));
         let gate = shutdown.add(server);
         let rig = Rig { addr, handle: shutdown.handle(), gate, client, report: tokio::spawn(shutdown.run()) };
@@ -300,6 +303,8 @@ async fn a_handshake_is_cut_when_the_drain_is_over_and_by_its_own_limit_at_the_s
         let _ = ends(&mut half).await;
         let report = rig.report().await;
         assert!(drained_in(&report) < 3 * SLACK, "{report}");
+        // And not only when it is taken away, after half of the time for handing back.
+        assert!(report.phase(Phase::Requeue).unwrap().took < SLACK, "{report}");
         assert_eq!(cuts(&report), handshaking(1), "{report}");
     }
 }
@@ -328,6 +333,24 @@ async fn a_partial_head_is_answered_408_and_ends_with_a_close_notify() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("head".to_owned(), 1)], "{report}");
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test]
+async fn a_peer_that_reads_nothing_is_cut_though_tls_has_taken_all_of_the_answer() {
+    for stall in [200 * MS, 1400 * MS] {
+        let (pipes, connector) = server::in_memory(16 << 10);
+        let rig = Rig::with(budget(), &[], |server| server.also(pipes).write_stall(stall)).await;
+        rig.until_open(0).await;
+        let mut client = secure(rig.connector(&[]), connector.connect().unwrap()).await.unwrap();
+        client.write_all(b"GET /big HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let asked = Instant::now();
+        rig.until_open(1).await;
+        rig.until_open(0).await;
+        assert!((stall..stall + SLACK).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+        rig.stop();
+        assert!(rig.report().await.is_clean());
+    }
 }
 
 #[tokio::test]

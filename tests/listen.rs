@@ -319,3 +319,45 @@ async fn a_stop_that_leaves_new_clients_to_others_takes_its_handover_and_no_long
         assert!((handover..handover + 600 * MS).contains(&took), "{report}");
     }
 }
+
+/// The process that the next test hands a listener.
+#[cfg(feature = "listenfd")]
+#[test]
+#[ignore = "started by another test"]
+fn process_that_is_handed_a_listener() {
+    if !std::env::args().any(|arg| arg == "--exact") {
+        return;
+    }
+    let handed = server::listeners_from_env().unwrap();
+    let addresses: Vec<String> =
+        handed.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    println!("\nhanded over: {}", addresses.join(", "));
+    assert!(server::listeners_from_env().unwrap().is_empty(), "once only");
+    // A child has neither the variables nor the descriptors.
+    let child = std::process::Command::new("sh")
+        .args(["-c", "echo \"child: $LISTEN_PID$LISTEN_FDS$(ls -l /proc/$$/fd | grep -c 'socket:')\""])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8(child.stdout).unwrap());
+}
+
+#[cfg(all(feature = "listenfd", target_os = "linux"))]
+#[test]
+fn listeners_are_handed_over_in_their_order_and_to_no_child() {
+    use std::process::Command;
+    let ((tcp, address), (_folder, path)) = (tcp(), place());
+    let unix = UnixListener::bind(&path).unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "LISTEN_PID=$$ LISTEN_FDS=2 exec \"$0\" --exact process_that_is_handed_a_listener --ignored --nocapture 3<&0 4<&1 0</dev/null 1>&2"])
+        .arg(std::env::current_exe().unwrap())
+        .stdin(std::os::fd::OwnedFd::from(tcp))
+        .stdout(std::os::fd::OwnedFd::from(unix))
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("handed over: {address}, unix:{}\n", path.display())), "{said}");
+    assert!(said.contains("child: 0\n"), "{said}");
+    assert!(output.status.success(), "{said}");
+}

@@ -9,6 +9,8 @@ mod api;
 mod client;
 #[path = "orders/database.rs"]
 mod database;
+#[path = "orders/listen.rs"]
+mod listen;
 #[path = "orders/measure.rs"]
 mod measure;
 #[path = "orders/options.rs"]

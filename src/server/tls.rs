@@ -42,7 +42,8 @@ impl<S> Server<S> {
     /// shutdown.add(server::axum::serve("https", listener, app).tls(Arc::new(config)));
     /// # Ok(()) }
     /// ```
-    pub fn tls(mut self, mut config: Arc<ServerConfig>) -> Self {
+    pub fn tls(mut self, config: Arc<ServerConfig>) -> Self {
+        let mut config = config;
         if config.alpn_protocols.is_empty() {
             Arc::make_mut(&mut config).alpn_protocols = SPOKEN.map(<[u8]>::to_vec).to_vec();
         }
