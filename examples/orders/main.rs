@@ -77,6 +77,13 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
     let first = listeners.next().ok_or("there is nothing to listen on")?;
     shutdown.add(listeners.fold(server::axum::serve("http", first, app), Server::also));
 
+    if let Some(address) = options.admin {
+        let bind = tokio::net::TcpListener::bind(address);
+        let listener = shutdown.start(format!("listener on {address}"), bind).await?;
+        print(&format!("admin on http://{}\n", listener.local_addr()?));
+        shutdown.add(server::admin("admin", listener));
+    }
+
     let work = queue::work("orders", store.jobs.clone(), fulfil::Fulfil(store));
     shutdown.add(work.concurrency(options.workers).lease(options.lease).attempts(3));
 

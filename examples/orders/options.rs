@@ -15,6 +15,7 @@ usage: orders [options]
                      what LISTEN_FDS hands over; may be given several times
                                                            (127.0.0.1:8080)
   --reuse-port       let the next process listen there as well (SO_REUSEPORT)
+  --admin ADDR:PORT  probes, status, pause and resume there; closed last
   --database URL     where orders are kept; made if missing (sqlite:orders.db)
   --workers N        how many orders are worked on at once (8)
   --lease D          how long an order is claimed for      (30s)
@@ -34,6 +35,7 @@ grace period. SIGTERM or Ctrl+C stops it; twice: now; three times: at once.
 pub struct Options {
     pub listen: Vec<Listen>,
     pub reuse_port: bool,
+    pub admin: Option<SocketAddr>,
     pub database: String,
     pub workers: usize,
     pub lease: Duration,
@@ -57,6 +59,7 @@ impl Options {
         let mut options = Options {
             listen: Vec::new(),
             reuse_port: false,
+            admin: None,
             database: "sqlite:orders.db".to_owned(),
             workers: 8,
             lease: Duration::from_secs(30),
@@ -81,6 +84,7 @@ impl Options {
                 "--help" => options.help = true,
                 "--listen" => options.listen.push(listen(&value()?)?),
                 "--reuse-port" => options.reuse_port = true,
+                "--admin" => options.admin = Some(address(&name, &value()?)?),
                 "--database" => options.database = database(value()?)?,
                 "--workers" => options.workers = workers(&value()?)?,
                 "--lease" => options.lease = lease(&name, &value()?)?,
@@ -101,6 +105,10 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+fn address(name: &str, value: &str) -> Result<SocketAddr, String> {
+    value.parse().map_err(|_| format!("{name} takes an address like 127.0.0.1:9090, and {value:?} is none"))
 }
 
 fn listen(value: &str) -> Result<Listen, String> {

@@ -33,6 +33,7 @@ async fn a_bad_value_is_refused_in_one_line_with_option_value_and_bound() {
         (["--listen", ""], ["--listen", "\"\"", "127.0.0.1:8080"]),
         (["--listen=unix:o.sock", "--reuse-port"], ["--reuse-port", "--listen", "127.0.0.1:8080"]),
         (["--reuse-port=no", "--help"], ["--reuse-port", "\"no\"", "no value"]),
+        (["--admin", "9090"], ["--admin", "\"9090\"", "127.0.0.1:9090"]),
         (["--database", "postgres://db"], ["--database", "postgres://db", "sqlite:orders.db"]),
         (["--database", "sqlite:"], ["--database", "\"sqlite:\"", "sqlite:orders.db"]),
         (["--database", ""], ["--database", "\"\"", "sqlite:orders.db"]),
@@ -107,7 +108,7 @@ async fn plan_and_help_are_printed_and_nothing_is_opened() {
     assert_eq!(help.stderr, "");
     for option in ["listen", "database", "workers", "lease", "grace", "unready", "drain", "requeue", "close"]
         .into_iter()
-        .chain(["reuse-port", "report", "plan", "help"])
+        .chain(["reuse-port", "admin", "report", "plan", "help"])
     {
         assert!(help.stdout.lines().any(|line| line.contains(&format!("--{option} "))), "{option}: {help}");
     }

@@ -379,3 +379,26 @@ async fn an_order_that_was_interrupted_goes_on_from_its_next_step() {
     service.term().await.assert_code(0);
     place.assert_done_once(1).await;
 }
+
+#[tokio::test]
+async fn the_admin_listener_tells_of_the_orders_while_they_are_drained() {
+    let place = Place::new();
+    let service = place.start(["--admin", "127.0.0.1:0", "--grace", "30s", "--unready", "0ms"]).await;
+    let lines = service.running.stdout();
+    let address = lines.lines().find_map(|line| line.strip_prefix("admin on http://")).expect("its address");
+    let address: SocketAddr = address.parse().expect("an address");
+    service.place("slow", 3000).await;
+    service.until("slow", "working").await;
+    service.running.signal(Signal::Term);
+    service.running.wait_for_line("intake.stopped").await.expect("the drain");
+    let ask = async |path| {
+        Client::connect(address).await.expect("a connection").get(path).await.expect("an answer")
+    };
+    assert_eq!(ask("/readyz").await.status, 503);
+    assert_eq!(ask("/livez").await.status, 200);
+    let status = ask("/status").await;
+    assert!(status.body.contains("slow"), "{status:?}");
+    let exit = service.running.wait().await;
+    exit.assert_code(0);
+    place.assert_done_once(1).await;
+}
