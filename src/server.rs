@@ -59,6 +59,7 @@ use self::limits::Limits;
 use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordinator};
 
 mod accept;
+mod admin;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
@@ -91,6 +92,7 @@ mod watched;
 #[cfg(feature = "axum-ws")]
 pub mod websocket;
 
+pub use admin::{Admin, admin};
 pub use body::RequestBody;
 pub use cx::RequestCx;
 pub use listener::{Address, GivenBack, Listener};
@@ -167,12 +169,18 @@ pub fn probe(readiness: &Readiness, path: &str) -> Option<Response<String>> {
         "/readyz" => (readiness.is_ready(), readiness.to_string()),
         _ => return None,
     };
-    let mut answer = Response::new(words + "\n");
-    *answer.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Some(plain(status, words + "\n"))
+}
+
+/// Text that holds for this moment only.
+fn plain(status: StatusCode, text: String) -> Response<String> {
+    let mut answer = Response::new(text);
+    *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
-    Some(answer)
+    answer
 }
 
 // === impl Server ===

@@ -276,3 +276,20 @@ async fn a_request_is_told_of_its_peer_and_of_the_stop() {
     assert_eq!(client.ask("/peer").await.text(), format!("{peer}, stopping: true"));
     assert!(rig.report().await.is_clean());
 }
+
+#[tokio::test]
+async fn a_connection_whose_request_is_read_after_its_answer_is_busy_until_then_and_idle_afterwards() {
+    let rig = Rig::with(budget(), |server| server.idle_grace(200 * MS).head_limit(100 * MS)).await;
+    let mut client = rig.connect().await;
+    client.send(&half_post("/later")).await;
+    assert_eq!(client.answer().await.text(), "later");
+    // Longer than a head may take: these bytes are none.
+    tokio::time::sleep(300 * MS).await;
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    tokio::time::sleep(500 * MS).await;
+    client.send("cd").await;
+    assert!(client.ends_cleanly().await);
+    let report = rig.report().await;
+    assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
+}

@@ -4,6 +4,7 @@
 //! cargo run --release                        the whole table
 //! cargo run --release -- --quick             with few rounds, and without the largest sizes
 //! cargo run --release -- --only WORD         the rows of operations that have the word in their titles
+//! cargo run --release -- --sockets           requests over sockets alone
 //! cargo run --release -- once OP K [THREADS] does one operation K times: the difference of two runs under callgrind is its price
 //! ```
 //!
@@ -16,6 +17,7 @@ mod http_layer;
 mod jobs;
 mod measure;
 mod poll;
+mod sockets;
 mod stop;
 
 use std::process::ExitCode;
@@ -35,6 +37,12 @@ fn main() -> ExitCode {
             rows().iter().filter(|row| row.title.contains(word)).for_each(|row| _ = row.print(25));
             ExitCode::SUCCESS
         }
+        ["--sockets"] => {
+            sockets::print(false);
+            ExitCode::SUCCESS
+        }
+        // What `--sockets` starts.
+        ["serve", way] => sockets::serve(way),
         ["once", name, times, ref threads @ ..] => {
             let threads = threads.first().map_or(Ok(1), |n| n.parse());
             match (rows().iter().flat_map(|row| &row.ops).find(|op| op.name == name), times.parse(), threads)
@@ -71,6 +79,7 @@ fn table(quick: bool) -> ExitCode {
     }
     missed += stop::print(quick);
     missed += jobs::print(quick);
+    sockets::print(quick);
     println!(
         "\n{}",
         if missed == 0 {
@@ -83,7 +92,9 @@ fn table(quick: bool) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: winddown-bench [--quick | --only WORD | once OP TIMES [THREADS]]\noperations:");
+    eprintln!(
+        "usage: winddown-bench [--quick | --only WORD | --sockets | once OP TIMES [THREADS]]\noperations:"
+    );
     for op in rows().iter().flat_map(|row| &row.ops) {
         eprintln!("  {}", op.name);
     }

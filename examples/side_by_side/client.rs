@@ -64,7 +64,7 @@ impl Client {
     }
 
     async fn over(socket: TcpSocket, addr: SocketAddr) -> io::Result<Client> {
-        let stream = socket.connect(addr).await?;
+        let stream = timeout(PATIENCE, socket.connect(addr)).await??;
         stream.set_nodelay(true)?;
         Ok(Client { stream, ahead: Vec::new() })
     }

@@ -67,7 +67,7 @@ async fn main() -> ExitCode {
     if options.json {
         show::print(&rows.iter().map(|row| format!("{}\n", row.to_json())).collect::<String>());
     }
-    let ours_held = rows.iter().all(|row| row.which != Which::Ours || row.held() != Some(false));
+    let ours_held = rows.iter().all(|row| row.which != Which::Ours || row.held() == Some(true));
     ExitCode::from(u8::from(!ours_held))
 }
 

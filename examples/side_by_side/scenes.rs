@@ -41,6 +41,7 @@ pub const SCENES: &[Scene] = &[
     scene!("together", race idle::together, "50 idle connections whose request comes with the signal: all are answered"),
     scene!("on-its-way", race idle::on_its_way, "50 idle connections whose request comes 100 ms later: all are answered"),
     scene!("backlog", race idle::backlog, "20 in the listen backlog when the signal comes: all are answered"),
+    scene!("long-backlog", race idle::long_backlog, "100 there: all are answered"),
     scene!("partial", partial::completed, "half a head, completed 300 ms after the signal: answered"),
     scene!("half-head", partial::half_head, "half a head, never completed: 408 within its limit, counted"),
     scene!("half-head-kept", partial::half_head_kept, "the same on a connection that has had an answer"),

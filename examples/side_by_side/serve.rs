@@ -92,7 +92,7 @@ async fn ours(
     // A drain of seconds is too short to see a peer's silence by the PING that is usual.
     let server = server::axum::serve("http", listener, app).ping(Duration::from_secs(1));
     match secured {
-        Some(_config) => return Err("ours has no TLS yet".into()),
+        Some(config) => shutdown.add(server.tls(config)),
         None => shutdown.add(server),
     };
     print(listening);

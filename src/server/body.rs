@@ -20,9 +20,9 @@ use crate::{BoxError, Cancelled};
 ///
 /// The connection is in flight until the body is read to its end, has failed or is dropped.
 pub struct RequestBody {
-    body: Incoming,
-    /// Until the end is seen.
+    /// Until the end is seen. Dropped before the body, which wakes who then looks at this.
     open: Option<Open>,
+    body: Incoming,
 }
 
 struct Open {

@@ -101,6 +101,9 @@ where
                     connection.as_mut().graceful_shutdown();
                     continue;
                 }
+                if stage != Stage::Serving || peer.is_read_elsewhere() {
+                    peer.watch(cx);
+                }
                 if let Some((due, limit)) = limits.due(stage, &peer) {
                     clock.set(due, limit);
                 } else if clock.due != Some(Due::Idle) || stage != Stage::Serving {

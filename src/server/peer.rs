@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::Context;
 
+use futures_util::task::AtomicWaker;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::cx::RequestCx;
@@ -54,6 +56,8 @@ pub(super) struct Peer {
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
+    /// Who has to look again when something ends in another task.
+    driver: AtomicWaker,
     /// All is written, and what still comes is discarded.
     lingering: AtomicBool,
     /// The end of the answer is the end of the connection, so that a cut would look like it.
@@ -101,6 +105,7 @@ impl Peer {
             closing: AtomicU8::new(Closing::No as u8),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
+            driver: AtomicWaker::new(),
             lingering: AtomicBool::new(false),
             close_delimited: AtomicBool::new(false),
         })
@@ -173,9 +178,21 @@ impl Peer {
         self.unread.store(READ, Relaxed);
     }
 
+    /// Whether a request is answered, and somebody still reads it.
+    pub(super) fn is_read_elsewhere(&self) -> bool {
+        !self.is_busy() && self.bodies.load(Relaxed) > 0
+    }
+
+    /// Wakes the driver when something ends that runs in another task: that hyper was woken for it may be too early. To be
+    /// called before the state is read.
+    pub(super) fn watch(&self, cx: &Context<'_>) {
+        self.driver.register(cx.waker());
+    }
+
     /// Nobody reads that body any more.
     pub(super) fn close_body(&self) {
         self.bodies.fetch_sub(1, Relaxed);
+        self.driver.wake();
     }
 
     /// A request's body was ended here, because there is no more time.
@@ -231,6 +248,7 @@ impl Peer {
 
     pub(super) fn close_tunnel(&self) {
         self.tunnels.fetch_sub(1, Relaxed);
+        self.driver.wake();
     }
 
     pub(super) fn closing(&self) -> Closing {

@@ -143,6 +143,13 @@ fn app(scene: Arc<Scene>, handle: &ShutdownHandle) -> Router {
         .route("/count", post(async |body: Bytes| body.len().to_string()))
         .route("/read", post(read))
         .route(
+            "/later",
+            post(async |body: Body| {
+                tokio::spawn(read(body));
+                "later"
+            }),
+        )
+        .route(
             "/peer",
             get(async |request: axum::extract::Request| {
                 let cx = request.extensions().get::<server::RequestCx>().unwrap();

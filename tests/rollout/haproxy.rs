@@ -19,20 +19,17 @@ struct Rollout {
 
 #[tokio::test]
 async fn a_rollout_behind_haproxy_fails_no_request() {
-    let Some(rollout) = rollout(Signal::Term, "300ms", "", times(12, 30), times(1_500, 15_000)).await else {
-        return;
-    };
-    rollout.assert_nothing_failed(times(1_500, 15_000));
+    assert_nothing_fails("").await;
 }
 
 #[tokio::test]
 async fn a_rollout_behind_haproxy_that_reuses_every_connection_fails_no_request() {
-    let reuse = "http-reuse always";
-    let Some(rollout) = rollout(Signal::Term, "300ms", reuse, times(12, 30), times(1_500, 15_000)).await
-    else {
-        return;
-    };
-    rollout.assert_nothing_failed(times(1_500, 15_000));
+    assert_nothing_fails("http-reuse always").await;
+}
+
+#[tokio::test]
+async fn a_rollout_behind_haproxy_that_speaks_http_2_to_it_fails_no_request() {
+    assert_nothing_fails("default-server proto h2").await;
 }
 
 /// What the delay is for: until its next check HAProxy goes on sending.
@@ -49,6 +46,15 @@ async fn a_rollout_by_sigkill_fails_requests_and_they_are_counted() {
     let Some(rollout) = rollout(Signal::Kill, "300ms", "", 6, 0).await else { return };
     assert!(rollout.failed() > 0, "{}", rollout.told());
     assert!(rollout.exits.iter().all(|&code| code.is_none()), "{:?}", rollout.exits);
+}
+
+/// With the delay that three checks fit into.
+async fn assert_nothing_fails(backend: &str) {
+    let requests = times(1_500, 15_000);
+    let rollout = rollout(Signal::Term, "300ms", backend, times(12, 30), requests).await;
+    if let Some(rollout) = rollout {
+        rollout.assert_nothing_failed(requests);
+    }
 }
 
 /// Restarts three replicas in turn, at least so often and until so many requests were sent.

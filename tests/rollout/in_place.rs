@@ -11,6 +11,10 @@ use crate::replica::Replica;
 /// Nobody has to notice that it is not ready: what a client sends next to either process is served.
 const ARGS: [&str; 3] = ["--reuse-port", "--unready", "0ms"];
 
+/// Between two restarts. A client that the one process leaves to the next comes back after a second, when it sends its SYN
+/// again; restarts in a quicker row would find no load. That there was some is seen by what each process held at its end.
+const BETWEEN: Duration = Duration::from_millis(1_300);
+
 #[tokio::test]
 async fn a_restart_in_place_fails_no_request_on_connections_that_are_kept() {
     let Some(place) = Place::with(&["wrk", "hey", "nice"]).await else { return };
@@ -30,10 +34,9 @@ async fn a_restart_in_place_fails_no_request_on_connections_of_their_own() {
 
 /// Eight restarts and more, each under load.
 async fn restart(mut replica: Replica, loads: [Load; 2]) {
-    let restarts = times(8, 100);
+    let restarts = times(8, 50);
     for _ in 0..restarts {
-        // Some time for clients to find this one; that they did is seen by what each held at its end.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(BETWEEN).await;
         replica.replace(Signal::Term).await;
         loads.iter().for_each(Load::assert_runs);
     }

@@ -10,9 +10,9 @@ use crate::tls::Hello;
 
 const SECURED: Setting = Setting { tls: true, ..Setting::LONG };
 
-/// Plain axum leaves TLS to others, and ours has none in this version.
+/// The only one of the three that leaves TLS to others.
 fn has_none(which: Which) -> bool {
-    which != Which::AxumServer
+    which == Which::Axum
 }
 
 /// A connection with half of a hello sent and, as far as time can tell, read.

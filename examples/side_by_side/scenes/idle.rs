@@ -62,19 +62,27 @@ async fn around(which: Which, before: usize, after: Duration) -> Result<Shown> {
 }
 
 pub async fn backlog(which: Which, _run: u32) -> Result<Shown> {
-    const WAITING: usize = 20;
+    waiting(which, 20).await
+}
+
+pub async fn long_backlog(which: Which, _run: u32) -> Result<Shown> {
+    waiting(which, 100).await
+}
+
+/// So many connect and send while the server is frozen; then it sees them and the signal at once.
+async fn waiting(which: Which, clients: usize) -> Result<Shown> {
     let child = Child::start(which, Setting::LONG).await?;
     // Once, so that the server is known to accept.
     drop(Client::kept(child.addr).await?);
     child.freeze().await?;
-    let mut clients = Vec::new();
-    for _ in 0..WAITING {
+    let mut waiting = Vec::new();
+    for _ in 0..clients {
         let mut client = Client::connect(child.addr).await?;
         client.send(get("/")).await?;
-        clients.push(client);
+        waiting.push(client);
     }
     let stopping = child.term_and_thaw();
-    let got = join_all(clients.iter_mut().map(Client::answer)).await;
+    let got = join_all(waiting.iter_mut().map(Client::answer)).await;
     let ended = stopping.ended().await?;
     Ok(answered(&got, ended.within(Setting::SOON)))
 }

@@ -42,5 +42,8 @@ impl Drop for Turn {
             self.peer.unflushed.store(true, Relaxed);
         }
         self.peer.turns.fetch_sub(if self.answering { BEGUN | ANSWERING } else { BEGUN }, Relaxed);
+        if self.peer.is_h2() {
+            self.peer.driver.wake();
+        }
     }
 }
