@@ -50,7 +50,8 @@ impl<S> Server<S> {
     ///
     /// It has to be longer than the way to the clients and back; a few milliseconds do where a balancer in the same
     /// network is the client. In this time new clients are left to the next process, which costs those that the kernel
-    /// would have sent here one second each; so no longer than it has to be. See
+    /// would have sent here one second each; so no longer than it has to be, and less than
+    /// `StopIntake` has (1 s, or a quarter of the drain where that is less). See
     /// [`Listener::bind_reuse_port`](super::Listener::bind_reuse_port).
     pub fn handover(mut self, limit: Duration) -> Self {
         self.limits.handover = limit.min(LONGEST_HANDOVER);

@@ -37,11 +37,14 @@ struct Memory(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 ///
 /// let mut client = connector.connect()?;
 /// client.write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n").await?;
-/// shutdown.handle().trigger("test");
-/// let report = shutdown.run().await;
-/// let mut answer = String::new();
-/// client.read_to_string(&mut answer).await?;
-/// assert!(answer.ends_with("hello") && report.is_clean());
+/// let (handle, running) = (shutdown.handle(), tokio::spawn(shutdown.run()));
+/// let mut answer = Vec::new();
+/// while !answer.ends_with(b"hello") {
+///     assert!(client.read_buf(&mut answer).await? > 0);
+/// }
+/// // A stop before this would have found nothing started yet.
+/// handle.trigger("test");
+/// assert!(running.await?.is_clean());
 /// # Ok(()) }
 /// # #[cfg(not(feature = "axum"))] fn main() {}
 /// ```

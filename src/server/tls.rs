@@ -28,8 +28,8 @@ impl<S> Server<S> {
     /// answered.
     ///
     /// ```no_run
-    /// # fn example(certs: Vec<server::rustls::pki_types::CertificateDer<'static>>,
-    /// #     key: server::rustls::pki_types::PrivateKeyDer<'static>, provider: server::rustls::crypto::CryptoProvider,
+    /// # use winddown::server::rustls::{crypto::CryptoProvider, pki_types::{CertificateDer, PrivateKeyDer}};
+    /// # fn example(certs: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>, provider: CryptoProvider,
     /// #     shutdown: &mut winddown::ShutdownCoordinator, listener: std::net::TcpListener, app: axum::Router)
     /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::Arc;
