@@ -228,6 +228,7 @@ impl std::fmt::Debug for Keeper {
 #[cfg(feature = "http")]
 impl InFlight {
     /// Whether a stop has begun, of the coordinator that the gate belongs to. One plain load.
+    #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn is_triggered(&self) -> bool {
         self.seat().drain_end.0.is.load(Ordering::Acquire)
