@@ -234,3 +234,21 @@ async fn ask_for_ever(mut peer: Peer) -> usize {
     assert!(last != ANY && open.is_empty(), "{last} let in, and these are not answered: {open:?}");
     answered
 }
+
+#[tokio::test]
+async fn a_peer_whose_stream_runs_and_that_answers_no_ping_is_cut_and_counted_and_one_that_leaves_is_not() {
+    let rig = Rig::with(budget(), |server| server.ping(Duration::from_secs(1))).await;
+    let (mut silent, mut leaves) = (Peer::connect(rig.addr, &[]).await, Peer::connect(rig.addr, &[]).await);
+    for peer in [&mut silent, &mut leaves] {
+        peer.get(1, "/slow").await;
+        rig.scene.entered().await;
+    }
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    drop(leaves);
+    // It reads, and says nothing any more.
+    while silent.next().await.is_some() {}
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("request".to_owned(), 1)], "{report}");
+    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished, "{report}");
+}

@@ -71,6 +71,7 @@ where
     // Before the connection: dropped after it, when its streams know that they have no peer.
     let owned = streams.owned();
     let builder = builder(streams, &limits);
+    let mut running = State::Request;
     {
         let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), &limits));
         let service = Served::new(service, Arc::clone(&peer));
@@ -109,7 +110,11 @@ where
                 } else if clock.due != Some(Due::Idle) || stage != Stage::Serving {
                     clock.due = None;
                 }
-                match (clock.poll(cx), peer.state()) {
+                let state = peer.state();
+                if matches!(state, State::Request | State::Body) {
+                    running = state;
+                }
+                match (clock.poll(cx), state) {
                     (None, _) => return Poll::Pending,
                     (Some(Due::Head | Due::Idle), State::Head) => {
                         peer.close(Closing::Head);
@@ -143,6 +148,10 @@ where
         }
     }
     owned.join().await;
+    // hyper ends such a connection without a word, and only one with streams that run.
+    if !peer.has_answered_pings() {
+        peer.cut_in(running);
+    }
     peer.ended();
 }
 

@@ -53,6 +53,8 @@ pub(super) struct Peer {
     tunnels: AtomicU32,
     handshaking: AtomicBool,
     closing: AtomicU8,
+    /// HTTP/2: it has answered no PING.
+    unanswered: AtomicBool,
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
@@ -103,6 +105,7 @@ impl Peer {
             tunnels: AtomicU32::new(0),
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
+            unanswered: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
             driver: AtomicWaker::new(),
@@ -289,8 +292,21 @@ impl Peer {
 
     /// The peer is made to end in the state that it is in now.
     pub(super) fn cut(&self) {
+        self.cut_in(self.state());
+    }
+
+    pub(super) fn cut_in(&self, state: State) {
         // The first state stays: later ones come of the cut itself.
-        let _ = self.cut.compare_exchange(0, self.state() as u8 + 1, Relaxed, Relaxed);
+        let _ = self.cut.compare_exchange(0, state as u8 + 1, Relaxed, Relaxed);
+    }
+
+    /// It was silent for as long as a PING may take.
+    pub(super) fn answers_no_ping(&self) {
+        self.unanswered.store(true, Relaxed);
+    }
+
+    pub(super) fn has_answered_pings(&self) -> bool {
+        !self.unanswered.load(Relaxed)
     }
 
     /// The connection has come to its end by itself, or has become something else.

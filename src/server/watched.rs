@@ -32,6 +32,9 @@ pub(super) struct Watched {
     write_stall: Duration,
     stalled: bool,
     stall: Option<Pin<Box<Sleep>>>,
+    /// HTTP/2: when something came last, and after how long hyper gives up a peer that answers no PING.
+    heard: Option<Instant>,
+    silence: Duration,
     /// The peer has no more to send, or is gone.
     silent: bool,
     hang_up: Duration,
@@ -56,6 +59,8 @@ impl Watched {
             write_stall: limits.write_stall,
             stalled: false,
             stall: None,
+            heard: None,
+            silence: limits.ping.saturating_mul(2),
             silent: false,
             hang_up: limits.hang_up,
             hung_up: None,
@@ -199,6 +204,9 @@ impl AsyncRead for Watched {
         }
         self.note_preface(bytes);
         self.peer.hear();
+        if self.peer.is_h2() {
+            self.heard = Some(Instant::now());
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -240,6 +248,9 @@ impl AsyncWrite for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        if !self.silent && self.heard.is_some_and(|heard| heard.elapsed() >= self.silence) {
+            self.peer.answers_no_ping();
+        }
         if self.peer.would_look_whole() {
             reset_on_drop(&self.io);
         }
