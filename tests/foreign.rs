@@ -11,6 +11,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use winddown::testing::process::{Exit, Process, Running};
 
+#[path = "support/within.rs"]
+mod within;
+
 /// Far more than any of it takes on a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(20);
@@ -54,7 +57,7 @@ fn check(answer: &str, exit: &Exit) {
 }
 
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within::within(SOON, future).await
 }
 
 #[tokio::test]
@@ -90,4 +93,21 @@ async fn tonic_tells_watchers_of_its_health_and_ends_their_streams() {
     let ((told, ended), exit) = tokio::join!(told, running.kubelet(GRACE));
     assert_eq!((told, ended), (Some(2), true), "not serving, and an end that is no error");
     exit.assert_code(0).assert_within(AT_ONCE);
+}
+
+#[tokio::test]
+async fn a_process_that_stood_still_is_not_taken_for_one_that_hangs() {
+    let limit = Duration::from_millis(300);
+    let other = tokio::spawn(async {
+        std::thread::sleep(Duration::from_millis(900));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::task::yield_now().await;
+    });
+    within::within(limit, other).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "something hangs")]
+async fn what_hangs_is_told_when_its_time_is_over() {
+    within::within(SOON, std::future::pending::<()>()).await;
 }

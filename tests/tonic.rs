@@ -20,6 +20,9 @@ use tonic_health::server::{HealthReporter, HealthService, WatchStream};
 use winddown::server::tower::InFlightLayer;
 use winddown::{Budget, Outcome, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
+#[path = "support/within.rs"]
+mod within;
+
 const MS: Duration = Duration::from_millis(1);
 /// Far more than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -146,7 +149,7 @@ async fn check(client: &mut HealthClient<Channel>, service: &str) -> Result<i32,
 }
 
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within::within(SOON, future).await
 }
 
 fn drain(report: &Report) -> &winddown::PhaseReport {
