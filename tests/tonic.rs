@@ -207,6 +207,8 @@ async fn a_server_that_takes_calls_after_the_close_refuses_them_as_unavailable()
     let refused = check(&mut late, "").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(refused.message(), "the server is stopping: try again");
+    let stream = soon(late.watch(HealthCheckRequest::default())).await.unwrap_err();
+    assert_eq!((stream.code(), stream.message()), (Code::Unavailable, "the server is stopping: try again"));
     grpc.release.add_permits(1);
     assert_eq!(soon(running).await.unwrap().unwrap(), SERVING);
     assert!(grpc.report().await.is_clean());
@@ -222,8 +224,8 @@ async fn a_stuck_call_and_a_stuck_stream_are_cut_at_the_deadline_with_a_status()
         assert_eq!(soon(watching.message()).await.unwrap().unwrap().status, SERVING);
         let stuck = tokio::spawn(async move { check(&mut other, "slow").await });
         grpc.entered().await;
-        grpc.handle.trigger("test");
         let stopped = Instant::now();
+        grpc.handle.trigger("test");
         assert_eq!(soon(watching.message()).await.unwrap().unwrap().status, NOT_SERVING);
         let ended = soon(watching.message()).await.unwrap_err();
         assert_eq!(ended.code(), Code::Unavailable, "{ended:?}");

@@ -350,6 +350,41 @@ where
     }
 }
 
+/// Twice around one handler it counts twice, and refuses once.
+#[tokio::test]
+async fn a_layer_that_was_added_twice_answers_and_refuses_as_one_does() {
+    let mut shutdown = ShutdownCoordinator::new(budget(), signal::none()).unwrap();
+    let (handle, gate) = (shutdown.handle(), shutdown.gate("requests"));
+    let run = tokio::spawn(shutdown.run());
+    let layer = InFlightLayer::new(gate.clone()).retry_after(std::time::Duration::MAX);
+    let release = Arc::new(Semaphore::new(0));
+    let released = Arc::clone(&release);
+    let handler = tower_service_fn(move |request: Request<Body>| {
+        let released = Arc::clone(&released);
+        async move {
+            drop(request);
+            released.acquire_owned().await?.forget();
+            Ok(Response::new(Body::from("ok")))
+        }
+    });
+    let mut service = layer.layer(layer.layer(handler));
+    let answer = tokio::spawn(service.call(request("/", Version::HTTP_11)));
+    tokio::task::yield_now().await;
+    handle.trigger("test");
+    soon(handle.reached(winddown::Phase::Drain)).await;
+    let refused = service.call(request("/", Version::HTTP_11)).await.unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers().get_all("connection").iter().count()), (503, 1));
+    assert_eq!(refused.headers()["retry-after"], "4294967295");
+    assert_eq!(refused.into_body().collect().await.unwrap().to_bytes(), "the server is stopping: try again");
+    release.add_permits(1);
+    let answer = soon(answer).await.unwrap().unwrap();
+    assert_eq!(answer.headers().get_all("connection").iter().count(), 1);
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    let report = soon(run).await.unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert_eq!((ledger(&report).held, ledger(&report).finished), (2, 2), "{report}");
+}
+
 /// In a server of ours, whose ledger counts connections, and the layer's requests of some routes.
 #[tokio::test]
 async fn in_a_server_of_ours_the_layer_refuses_from_its_own_close_on_and_each_ledger_counts_its_own() {
