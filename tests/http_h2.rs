@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use winddown::server::Server;
 use winddown::{Phase, Report};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
@@ -251,4 +252,19 @@ async fn a_peer_whose_stream_runs_and_that_answers_no_ping_is_cut_and_counted_an
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("request".to_owned(), 1)], "{report}");
     assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished, "{report}");
+}
+
+#[tokio::test]
+async fn an_idle_peer_that_answers_no_ping_is_counted_as_idle() {
+    let options = |server: Server<_>| server.ping(Duration::from_secs(1)).head_grace(SOON);
+    let rig = Rig::with(budget(), options).await;
+    let (mut fresh, mut used) = (Peer::connect(rig.addr, &[]).await, Peer::connect(rig.addr, &[]).await);
+    used.get(1, "/").await;
+    assert_eq!(used.body(1).await.unwrap(), b"ok");
+    rig.stop();
+    for peer in [&mut fresh, &mut used] {
+        while peer.next().await.is_some() {}
+    }
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("idle".to_owned(), 2)], "{report}");
 }
