@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use winddown::{Outcome, Phase, Report};
+use winddown::{Outcome, Phase};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/h2.rs"]
@@ -12,21 +12,13 @@ mod h2;
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{BIG, Client, MS, Rig, SOON, budget, get_request, read_slowly, soon};
+use rig::{BIG, Client, MS, Rig, SOON, budget, cuts, drained_in, get_request, read_slowly, soon};
 
 /// What a busy machine may add; less than the limits that it has to be told apart from.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// An HTTP/2 stream that is not wanted any more.
 const CANCEL: u32 = 8;
-
-fn drained_in(report: &Report) -> Duration {
-    report.phase(Phase::Drain).unwrap().took
-}
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
 
 #[tokio::test]
 async fn i01_an_idle_keep_alive_connection_is_closed_within_its_grace() {
@@ -167,7 +159,7 @@ async fn an_http2_peer_that_is_silent_after_the_goaway_is_cut() {
     let rig = Rig::with(budget(), |server| server.head_grace(150 * MS)).await;
     let mut silent = rig.connect().await;
     // Preface and empty SETTINGS; it never answers the PING that goes with the GOAWAY.
-    silent.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    silent.send(h2::START).await;
     assert!(silent.read(&mut [0; 9]).await > 0);
     rig.stop();
     let report = rig.report().await;
@@ -467,19 +459,6 @@ async fn a_stop_during_the_set_up_closes_the_listener_and_waits_for_nothing() {
     let report = soon(shutdown.run()).await;
     assert!(report.took() < SLACK, "{report}");
     assert!(std::net::TcpStream::connect(addr).is_err());
-}
-
-impl Client {
-    /// The next chunk, past a head if there is one first.
-    async fn chunk_or_head(&mut self) -> Option<Vec<u8>> {
-        let mut first = [0; 1];
-        if self.peek(&mut first).await == b'H' {
-            self.head().await?;
-            return self.chunk().await?;
-        }
-        assert_eq!(self.chunk().await, Some(None), "the final chunk");
-        None
-    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use winddown::server::Server;
-use winddown::{Phase, Report};
+use winddown::{Outcome, Phase};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/h2.rs"]
@@ -14,14 +14,10 @@ mod h2;
 mod rig;
 
 use h2::{ANY, DATA, END_STREAM, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PING, Peer, WINDOW_UPDATE};
-use rig::{BIG, MS, Rig, SOON, budget, soon};
+use rig::{BIG, MS, Rig, SOON, budget, cuts, soon};
 
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
 
 #[tokio::test]
 async fn i04_a_stream_after_the_goaway_is_refused_so_that_it_can_be_sent_again_elsewhere() {
@@ -73,7 +69,7 @@ async fn a_peer_that_is_silent_to_the_ping_has_its_stream_finished_and_is_cut() 
         assert!((grace..grace + SOON / 4).contains(&released.elapsed()), "{:?}", released.elapsed());
         let report = rig.report().await;
         assert_eq!(cuts(&report), [("idle".to_owned(), 2)], "{report}");
-        assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished);
+        assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Finished);
     }
 }
 
@@ -251,7 +247,7 @@ async fn a_peer_whose_stream_runs_and_that_answers_no_ping_is_cut_and_counted_an
     while silent.next().await.is_some() {}
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("request".to_owned(), 1)], "{report}");
-    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished, "{report}");
+    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Finished, "{report}");
 }
 
 #[tokio::test]
