@@ -58,48 +58,48 @@ use self::handshake::Handshake;
 use self::limits::Limits;
 use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordinator};
 
+mod limits;
+mod transport;
+
+mod listener;
+mod listeners;
+
+mod cx;
+mod peer;
+
+mod body;
+mod pieces;
+mod request;
+
+mod closing;
+mod streams;
+mod watched;
+
+mod handshake;
+#[cfg(feature = "tls")]
+mod tls;
+
+mod connection;
+
 mod accept;
+
 mod admin;
 #[cfg(feature = "axum")]
 pub mod axum;
-mod body;
-mod closing;
-mod connection;
-mod cx;
-mod handshake;
-mod limits;
-mod listener;
-mod listeners;
-#[cfg(all(unix, feature = "listenfd"))]
-mod listenfd;
-#[cfg(feature = "test-util")]
-mod memory;
-mod peer;
-mod pieces;
-mod request;
-mod reuse_port;
 mod stopping;
-mod stream;
-mod streams;
-mod tcp;
-#[cfg(feature = "tls")]
-mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
-#[cfg(unix)]
-mod unix;
-mod watched;
 #[cfg(feature = "axum-ws")]
 pub mod websocket;
 
 pub use admin::{Admin, admin};
 pub use body::RequestBody;
 pub use cx::RequestCx;
-pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
-pub use listenfd::listeners_from_env;
+pub use listener::listeners_from_env;
+pub use listener::{Address, GivenBack, Listener};
 #[cfg(feature = "test-util")]
-pub use memory::{Connector, in_memory};
+pub use listener::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 #[cfg(feature = "tls")]
 pub use tokio_rustls::rustls;

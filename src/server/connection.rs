@@ -17,8 +17,8 @@ use super::Limits;
 use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
-use super::stream::Stream;
 use super::streams::Streams;
+use super::transport::Transport;
 use super::watched::Watched;
 use crate::BoxError;
 
@@ -58,7 +58,7 @@ struct Clock<'a> {
 }
 
 /// Serves the peer until it goes, or is told to.
-pub(super) async fn drive<S, B>(io: Stream, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+pub(super) async fn drive<S, B>(io: Transport, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,

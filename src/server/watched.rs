@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 use super::Limits;
 use super::closing::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
-use super::stream::Stream;
+use super::transport::Transport;
 
 /// hyper has no word for this: a request's head that never came to its end.
 const REQUEST_TIMEOUT: &[u8] =
@@ -23,7 +23,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PREFACE_BEGUN: usize = 3;
 
 pub(super) struct Watched {
-    io: Stream,
+    io: Transport,
     peer: Arc<Peer>,
     /// How much of [`PREFACE`] has come; `None` once it is known which HTTP this is.
     preface: Option<usize>,
@@ -50,7 +50,7 @@ pub(super) struct Watched {
 // === impl Watched ===
 
 impl Watched {
-    pub(super) fn new(io: Stream, peer: Arc<Peer>, limits: &Limits) -> Self {
+    pub(super) fn new(io: Transport, peer: Arc<Peer>, limits: &Limits) -> Self {
         Watched {
             io,
             peer,
