@@ -17,7 +17,7 @@ const LINGER_BYTES: usize = 64 << 20;
 const PIECE: usize = 8 << 10;
 
 /// Reads on after the last byte was written: the kernel answers what comes for a closed socket, or was left in it, with a
-/// reset, and that may destroy an answer on its way.
+/// reset (RFC 1122, 4.2.2.13), and that may destroy an answer on its way (RFC 9112, 9.6).
 pub(super) struct Lingering {
     left: usize,
     /// Something has come.

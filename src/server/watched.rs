@@ -15,7 +15,7 @@ use super::closing::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
 use super::transport::Transport;
 
-/// hyper has no word for this: a request's head that never came to its end.
+/// hyper has no word for this: a request's head that never came to its end (RFC 9110, 15.5.9).
 const REQUEST_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -233,10 +233,9 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Only TLS has something left to write here; hyper asks when all of its own writes are done, so that no stall is forgotten.
+        // hyper asks for this when its own buffers are empty, so that no stall is forgotten; TLS may have something left.
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         ready!(self.poll_stall(cx, flushed))?;
-        // hyper asks for this when its own buffers are empty.
         self.peer.flushed();
         Poll::Ready(Ok(()))
     }

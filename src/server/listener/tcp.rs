@@ -21,12 +21,21 @@ impl Listener {
     /// still serves, for restarts in place.
     ///
     /// Start the next process with the same address, wait until it says that it is ready, then stop this one. Both are served
-    /// in between; the kernel chooses. Two processes of one user can do so, nobody else's. Port 0 picks a port.
+    /// in between; the kernel chooses. Two processes of one user can do so, nobody else's (`socket(7)`). Port 0 picks a port.
     ///
     /// From `StopIntake` on no new client is to get into this socket's backlog, and those within are served. On Linux that
     /// is so: a client that the kernel would have given to this socket in its last [moments](crate::server::Server::handover) is left to try again,
     /// which its own kernel does after a second, and then finds the next process. Nobody is refused, and nobody is reset.
     /// Handed-in listeners that have the option set are treated alike.
+    ///
+    /// ```no_run
+    /// # fn example(shutdown: &mut winddown::ShutdownCoordinator, app: axum::Router) -> std::io::Result<()> {
+    /// use winddown::server::{self, Listener};
+    ///
+    /// let listener = Listener::bind_reuse_port(([0, 0, 0, 0], 8080).into())?;
+    /// shutdown.add(server::axum::serve("http", listener, app));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
