@@ -299,6 +299,22 @@ async fn all_in_the_backlog_are_answered() {
 }
 
 #[tokio::test]
+async fn a_connection_is_one_in_the_ledger_however_many_requests_it_brings() {
+    let rig = Rig::with(budget(), |server| server.max_connections(1)).await;
+    let mut first = rig.connect().await;
+    assert_eq!(first.ask("/").await.status, 200);
+    let clients: Vec<Client> = (0..10).map(|_| rig.connect_at_once(&get_request("/"))).collect();
+    rig.stop();
+    for mut client in clients {
+        assert_eq!(client.answer().await.status, 200);
+    }
+    assert!(first.ends_cleanly().await);
+    let report = rig.report().await;
+    let ledger = report.gate("http").unwrap();
+    assert_eq!((ledger.held, ledger.let_in, ledger.finished), (1, 10, 11), "{report}");
+}
+
+#[tokio::test]
 async fn all_idle_connections_whose_request_comes_with_the_trigger_are_answered() {
     for round in 0..4 {
         let rig = Rig::new(budget()).await;

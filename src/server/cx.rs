@@ -44,13 +44,13 @@ impl RequestCx {
     #[inline]
     #[track_caller]
     pub(super) fn of_request(in_flight: &InFlight) -> Self {
-        RequestCx { keeper: in_flight.child().keep_open(), remote_addr: None, watched: false }
+        RequestCx { keeper: in_flight.keeper(), remote_addr: None, watched: false }
     }
 
     /// For a request on a connection that is in flight.
     #[inline]
     pub(super) fn of_connection(in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
-        RequestCx { keeper: in_flight.child().keep_open(), remote_addr, watched: true }
+        RequestCx { keeper: in_flight.keeper(), remote_addr, watched: true }
     }
 
     /// For a layer inside of a server that knows the peer.
@@ -139,7 +139,7 @@ impl RequestCx {
 impl Clone for RequestCx {
     fn clone(&self) -> Self {
         RequestCx {
-            keeper: self.keeper.child().keep_open(),
+            keeper: self.keeper.in_flight().keeper(),
             remote_addr: self.remote_addr,
             watched: self.watched,
         }
