@@ -132,7 +132,8 @@ const START: Duration = Duration::from_millis(50);
 /// A server to be [added](ShutdownCoordinator::add); made by [`serve`].
 ///
 /// Its [`Gate`], which `add` returns, counts connections: one is in flight until its last byte is flushed and it is
-/// closed, an upgraded one until its last owner drops it. The listener counts as one more until it is closed.
+/// closed, an upgraded one until its last owner drops it. In [`Gate::in_flight`], though not in the report, the listener is
+/// one more until it is closed, and so is each [`RequestCx`] until it is dropped.
 #[must_use = "a server serves once it is added to a coordinator"]
 pub struct Server<S> {
     name: Cow<'static, str>,

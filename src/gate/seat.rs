@@ -222,7 +222,8 @@ impl Keeper {
 impl Drop for Keeper {
     #[inline]
     fn drop(&mut self) {
-        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing.
+        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing. One that
+        // goes in the moment of the close may be seen by it and not by this: then it shows as one piece that was finished.
         if self.0.is_gate_closed() {
             self.0.seat().keepers.fetch_add(1, Ordering::AcqRel);
         }
