@@ -14,10 +14,59 @@ mod h2;
 mod rig;
 
 use h2::{ANY, DATA, END_STREAM, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PING, Peer, WINDOW_UPDATE};
-use rig::{BIG, MS, Rig, SOON, budget, cuts, soon};
+use rig::{BIG, MS, Rig, SOON, budget, cuts, drained_in, soon};
 
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
+
+#[tokio::test]
+async fn i04_an_http2_peer_is_told_to_go_away_and_finishes_its_stream() {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Empty};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let rig = Rig::new(budget()).await;
+    let io = TokioIo::new(rig.connect().await.into_stream());
+    let (mut send, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request =
+        |path: &str| http::Request::get(format!("http://test{path}")).body(Empty::<Bytes>::new()).unwrap();
+    let running = tokio::spawn(send.send_request(request("/slow")));
+    rig.scene.entered().await;
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    // Refused once the GOAWAY has come; until then served, since it was sent in good faith.
+    let refused = loop {
+        match soon(send.send_request(request("/"))).await {
+            Ok(answer) => assert_eq!(answer.status(), 200),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        refused.is_canceled() || refused.is_closed() || refused.to_string().contains("http2"),
+        "{refused:?}"
+    );
+    rig.scene.release.add_permits(1);
+    let answer = soon(running).await.unwrap().unwrap();
+    assert!(!answer.headers().contains_key("connection"), "HTTP/2 knows no such header");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "slow");
+    soon(connection).await.unwrap().unwrap();
+    let report = rig.report().await;
+    assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
+}
+
+#[tokio::test]
+async fn an_http2_peer_that_is_silent_after_the_goaway_is_cut() {
+    let rig = Rig::with(budget(), |server| server.head_grace(150 * MS)).await;
+    let mut silent = rig.connect().await;
+    // Preface and empty SETTINGS; it never answers the PING that goes with the GOAWAY.
+    silent.send(h2::START).await;
+    assert!(silent.read(&mut [0; 9]).await > 0);
+    rig.stop();
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("idle".to_owned(), 1)], "{report}");
+    assert!(drained_in(&report) < SOON / 4, "{report}");
+}
 
 #[tokio::test]
 async fn i04_a_stream_after_the_goaway_is_refused_so_that_it_can_be_sent_again_elsewhere() {
