@@ -93,7 +93,7 @@ mod body;
 mod pieces;
 mod request;
 
-mod closing;
+mod linger;
 mod streams;
 mod watched;
 

@@ -103,7 +103,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// What the operating system says; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is in memory.
     pub fn local_addr(&self) -> io::Result<Address> {
         match &self.bound {
             Bound::Idle(socket) => socket.address(),
@@ -135,7 +135,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// What the operating system says; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is in memory.
     #[cfg(unix)]
     pub fn into_fd(self) -> io::Result<std::os::fd::OwnedFd> {
         self.release()?.into_fd()

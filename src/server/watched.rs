@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
-use super::closing::{Lingering, reset_on_drop};
+use super::linger::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
 use super::transport::Transport;
 
