@@ -95,8 +95,9 @@ impl ShutdownCoordinator {
 /// Counts what a gate held when it closed, and what became of that.
 fn ledger(gate: &Gate) -> GateReport {
     let seat = gate.seat();
-    let held = gate.held_at_close().saturating_sub(seat.keepers());
-    let let_in = gate.children_after_close();
+    let (held, late) = seat.keepers();
+    let held = gate.held_at_close().saturating_sub(held);
+    let let_in = gate.children_after_close().saturating_sub(late);
     let cut = seat.cuts();
     let cut_in_all: usize = cut.iter().map(|(_, count)| count).sum();
     let handed_back = seat.handed_back_count();

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+#[cfg(feature = "http")]
+use super::{CLOSED, DETAILED, ONE, here};
 use super::{Gate, InFlight};
 #[cfg(feature = "http")]
 use crate::latch::FiredOwned;
@@ -55,8 +57,10 @@ pub(crate) struct Seat {
     pub(crate) runtime: Option<Handle>,
     /// How many shields are up.
     pub(crate) shields: AtomicUsize,
-    /// Those that went after the close: they were in the count of what was held then, or are in that of children since.
+    /// Those that went after the close: they are in the count of what was held then, or in that of children since.
     keepers: AtomicUsize,
+    /// Those that were made after the close, whether they are gone or not.
+    late_keepers: AtomicUsize,
     drain_end: DrainEnd,
     /// One for each intake that was made of the gate.
     returns: Mutex<Vec<Weak<dyn Returns>>>,
@@ -90,6 +94,7 @@ impl Seat {
             runtime,
             shields: AtomicUsize::new(0),
             keepers: AtomicUsize::new(0),
+            late_keepers: AtomicUsize::new(0),
             drain_end,
             returns: Mutex::new(Vec::new()),
             task_limit: Mutex::new((None, Overrun::default())),
@@ -155,8 +160,11 @@ impl Seat {
         *lock(&self.cut).entry(state).or_default() += 1;
     }
 
-    pub(crate) fn keepers(&self) -> usize {
-        self.keepers.load(Ordering::Acquire)
+    /// The keepers that are no work, by the count that they are in: of what was held at the close, and of children since.
+    pub(crate) fn keepers(&self) -> (usize, usize) {
+        let gone = self.keepers.load(Ordering::Acquire);
+        let late = self.late_keepers.load(Ordering::Acquire).min(gone);
+        (gone - late, late)
     }
 
     pub(crate) fn handed_back_count(&self) -> usize {
@@ -186,6 +194,9 @@ impl InFlight {
     /// Turns a guard into one that holds the drain open and does not count as work.
     #[inline]
     pub fn keep_open(self) -> Keeper {
+        if self.is_gate_closed() {
+            self.seat().late_keepers.fetch_add(1, Ordering::AcqRel);
+        }
         Keeper(self)
     }
 }
@@ -211,7 +222,8 @@ impl Keeper {
 impl Drop for Keeper {
     #[inline]
     fn drop(&mut self) {
-        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing.
+        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing. One that
+        // goes in the moment of the close may be seen by it and not by this: then it shows as one piece that was finished.
         if self.0.is_gate_closed() {
             self.0.seat().keepers.fetch_add(1, Ordering::AcqRel);
         }
@@ -236,6 +248,18 @@ impl InFlight {
 
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.seat().remaining()
+    }
+
+    /// A child that is a keeper. Its own addition has told whether the gate is closed, so that no word is read again.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn keeper(&self) -> Keeper {
+        let before = self.block().words[here()].0.fetch_add(ONE, Ordering::Relaxed);
+        if before & (CLOSED | DETAILED) == 0 {
+            Keeper(InFlight(self.block_ptr().cast()))
+        } else {
+            self.child_marked(before).keep_open()
+        }
     }
 
     pub(crate) fn stopping_owned(&self) -> FiredOwned {

@@ -44,13 +44,13 @@ impl RequestCx {
     #[inline]
     #[track_caller]
     pub(super) fn of_request(in_flight: &InFlight) -> Self {
-        RequestCx { keeper: in_flight.child().keep_open(), remote_addr: None, watched: false }
+        RequestCx { keeper: in_flight.keeper(), remote_addr: None, watched: false }
     }
 
     /// For a request on a connection that is in flight.
     #[inline]
     pub(super) fn of_connection(in_flight: &InFlight, remote_addr: Option<SocketAddr>) -> Self {
-        RequestCx { keeper: in_flight.child().keep_open(), remote_addr, watched: true }
+        RequestCx { keeper: in_flight.keeper(), remote_addr, watched: true }
     }
 
     /// For a layer inside of a server that knows the peer.
@@ -59,7 +59,12 @@ impl RequestCx {
         self.remote_addr = remote_addr;
     }
 
-    /// Waits until requests are to come to an end of their own: end streams, start nothing long any more.
+    /// Waits until requests are to come to an end of their own: end streams, start nothing long any more. It is ready when
+    /// intake stops, after *unready*, and at once if asked later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when it is dropped; so it is with [`cancelled`](Self::cancelled).
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         self.keeper.in_flight().stopping_owned()
     }
@@ -69,7 +74,8 @@ impl RequestCx {
         self.keeper.in_flight().is_stopping()
     }
 
-    /// Waits until the drain is over: what has not ended is about to be cut.
+    /// Waits until the drain is over: what has not ended is about to be cut, by our server after its
+    /// [`cancel_grace`](super::Server::cancel_grace), by a layer in the same moment.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         self.keeper.in_flight().cancelled_owned()
     }
@@ -133,7 +139,7 @@ impl RequestCx {
 impl Clone for RequestCx {
     fn clone(&self) -> Self {
         RequestCx {
-            keeper: self.keeper.child().keep_open(),
+            keeper: self.keeper.in_flight().keeper(),
             remote_addr: self.remote_addr,
             watched: self.watched,
         }
