@@ -392,10 +392,11 @@ impl Gate {
         }
         if before & PAUSED != 0 {
             // A close may have come since and counted us as held, so that this one is undone as a leaver does.
-            // SAFETY: our addition is taken back once; `self` keeps the block alive meanwhile.
-            if unsafe { Block::leave(self.0) } {
+            let note = |block: &Block| {
                 block.refused_at_close.fetch_add(1, Ordering::AcqRel);
-            }
+            };
+            // SAFETY: our addition is taken back once; `self` keeps the block alive meanwhile.
+            unsafe { Block::leave(self.0, note) };
             return Err(GateClosed { paused: true });
         }
         Ok(InFlight::with_detail(self.0, UnitDetail::new(name, Location::caller())))
@@ -498,10 +499,7 @@ impl InFlight {
     ///
     /// The report counts it as *cut*, under the state that the peer was in, and not as lost.
     pub fn cut(self, state: &'static str) {
-        let block = self.block();
-        if block.is_closed() {
-            block.seat.cut(state);
-        }
+        self.leave(|seat| seat.cut(state));
     }
 
     fn seat(&self) -> &Seat {
@@ -512,12 +510,13 @@ impl InFlight {
         self.block().is_closed()
     }
 
-    /// Drops the guard and says whether that fell after the close.
-    pub(crate) fn leave(self) -> bool {
+    /// Drops the guard, and has it noted if that falls after the close: before the drain can end by it.
+    #[inline]
+    pub(crate) fn leave(self, note: impl FnOnce(&Seat)) {
         let mut guard = mem::ManuallyDrop::new(self);
         let block = if guard.has_ticket() { guard.give_back_ticket() } else { guard.0.cast() };
         // SAFETY: as in `drop`, which does not run for this guard.
-        unsafe { Block::leave(block) }
+        unsafe { Block::leave(block, |block| note(&block.seat)) };
     }
 
     #[inline]
@@ -612,7 +611,17 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let block = if self.has_ticket() { self.give_back_ticket() } else { self.0.cast() };
         // SAFETY: this guard's addition, taken back once; neither the guard nor a borrow of it is used afterwards.
-        unsafe { Block::leave(block) };
+        unsafe { Block::leave(block, |_| ()) };
+    }
+}
+
+impl Drop for Keeper {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken by the drop alone, which runs once.
+        let guard = unsafe { mem::ManuallyDrop::take(&mut self.0) };
+        // Noted here and not when it is made: before the close, where requests have one each, it costs them nothing.
+        guard.leave(Seat::keeper_gone);
     }
 }
 
@@ -639,26 +648,28 @@ impl Block {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back one addition to a word, whichever it was. Returns whether the gate was closed.
+    /// Takes back one addition to a word, whichever it was; calls `note` if the gate was closed. That is known by this step
+    /// alone, and by no look before or after; and whoever waits for the drain finds what was noted.
     ///
     /// # Safety
     ///
     /// An addition made by the caller stands that is neither refused by a closed gate nor taken back yet. What the caller does with the
     /// block afterwards needs another reason for it to be alive.
     #[inline]
-    unsafe fn leave(block: NonNull<Block>) -> bool {
+    unsafe fn leave(block: NonNull<Block>, note: impl FnOnce(&Block)) {
         // SAFETY: alive until the addition is taken back. Only the atomic is borrowed, since another thread may free the block as soon
         // as it has changed: a reference to an atomic bears that, one to the whole block would not.
         let word = unsafe { &(*block.as_ptr()).words[here()].0 };
         // Release pairs with the close, which acquires what was done inside.
         let before = word.fetch_sub(ONE, Ordering::Release);
         if before & CLOSED == 0 {
-            return false;
+            return;
         }
         // SAFETY: it was closed when we left, so that we are in the sum that the close adds to `pending`, or a child that added itself:
-        // `pending` cannot be zero before this is subtracted.
+        // `pending` cannot be zero, nor the block be freed, before this is subtracted. The reference ends before that.
+        note(unsafe { block.as_ref() });
+        // SAFETY: as above.
         unsafe { Self::settle(block, -1) };
-        true
     }
 
     /// Adds to `pending`; whoever brings it to zero tells of it.

@@ -95,9 +95,11 @@ impl ShutdownCoordinator {
 /// Counts what a gate held when it closed, and what became of that.
 fn ledger(gate: &Gate) -> GateReport {
     let seat = gate.seat();
-    let (held, late) = seat.keepers();
-    let held = gate.held_at_close().saturating_sub(held);
-    let let_in = gate.children_after_close().saturating_sub(late);
+    let (kept, late) = seat.keepers();
+    // The sum first: a guard that was made a keeper in the moment of the close may be taken for a late one.
+    let in_all = (gate.held_at_close() + gate.children_after_close()).saturating_sub(kept + late);
+    let let_in = gate.children_after_close().saturating_sub(late).min(in_all);
+    let held = in_all - let_in;
     let cut = seat.cuts();
     let cut_in_all: usize = cut.iter().map(|(_, count)| count).sum();
     let handed_back = seat.handed_back_count();
@@ -105,13 +107,13 @@ fn ledger(gate: &Gate) -> GateReport {
     // A unit that was cut and has no item and no peer is lost, and so is one that would not end.
     let lost = in_flight + gate.cut_count() + seat.lost_items().len();
     // While work still runs the counts are not of one moment: no more is lost than there was.
-    let lost = lost.min((held + let_in).saturating_sub(handed_back + cut_in_all));
+    let lost = lost.min(in_all.saturating_sub(handed_back + cut_in_all));
     let still_running = seat.still_running();
     GateReport {
         name: gate.name().to_owned(),
         held,
         let_in,
-        finished: (held + let_in).saturating_sub(handed_back + cut_in_all + lost),
+        finished: in_all.saturating_sub(handed_back + cut_in_all + lost),
         handed_back,
         cut,
         lost,

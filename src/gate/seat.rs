@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,7 +40,7 @@ pub(crate) type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 /// For what brings in work after the close, such as a listener with its backlog: the ledger counts what it lets in, and
 /// not the keeper. One that is never dropped is in it, as work that did not end.
 #[must_use = "dropping this lets the drain end"]
-pub struct Keeper(InFlight);
+pub struct Keeper(pub(super) ManuallyDrop<InFlight>);
 
 /// When the drain ends, once that is known; shared by the gates of a coordinator.
 #[derive(Debug, Clone, Default)]
@@ -130,9 +131,9 @@ impl Seat {
 
     /// An item went back; its guard ends here.
     pub(crate) fn handed_back(&self, guard: InFlight) {
-        if guard.leave() {
+        guard.leave(|_| {
             self.handed_back.fetch_add(1, Ordering::AcqRel);
-        }
+        });
     }
 
     /// An item was given up as still running; its guard is somewhere on its thread.
@@ -158,6 +159,10 @@ impl Seat {
 
     pub(crate) fn cut(&self, state: &'static str) {
         *lock(&self.cut).entry(state).or_default() += 1;
+    }
+
+    pub(super) fn keeper_gone(&self) {
+        self.keepers.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The keepers that are no work, by the count that they are in: of what was held at the close, and of children since.
@@ -197,7 +202,7 @@ impl InFlight {
         if self.is_gate_closed() {
             self.seat().late_keepers.fetch_add(1, Ordering::AcqRel);
         }
-        Keeper(self)
+        Keeper(ManuallyDrop::new(self))
     }
 }
 
@@ -219,20 +224,9 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
-    #[inline]
-    fn drop(&mut self) {
-        // Counted here and not when it is made: before the close, where requests have one each, it costs them nothing. One that
-        // goes in the moment of the close may be seen by it and not by this: then it shows as one piece that was finished.
-        if self.0.is_gate_closed() {
-            self.0.seat().keepers.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Keeper").field(&self.0).finish()
+        f.debug_tuple("Keeper").field(&*self.0).finish()
     }
 }
 
@@ -256,7 +250,7 @@ impl InFlight {
     pub(crate) fn keeper(&self) -> Keeper {
         let before = self.block().words[here()].0.fetch_add(ONE, Ordering::Relaxed);
         if before & (CLOSED | DETAILED) == 0 {
-            Keeper(InFlight(self.block_ptr().cast()))
+            Keeper(ManuallyDrop::new(InFlight(self.block_ptr().cast())))
         } else {
             self.child_marked(before).keep_open()
         }

@@ -98,8 +98,8 @@ fn an_entry_refused_by_a_pause_does_not_keep_the_gate_from_draining() {
         };
         gate.close();
         block_on(gate.drained());
-        assert!(refused.join().unwrap());
         assert_eq!(gate.held_at_close(), 0, "refused is not held");
+        assert!(refused.join().unwrap());
     });
 }
 
@@ -199,5 +199,46 @@ fn who_waits_for_the_drain_on_several_threads_is_woken() {
         block_on(gate.drained());
         waiter.join().unwrap();
         worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_keeper_and_its_clones_that_go_as_the_gate_closes_are_no_work() {
+    model(3, || {
+        let gate = Gate::standalone("g");
+        let request = gate.enter().unwrap();
+        let keeper = request.child().keep_open();
+        let worker = thread::spawn(move || {
+            let clone = keeper.child().keep_open();
+            drop(keeper);
+            drop(clone);
+        });
+        gate.close();
+        drop(request);
+        block_on(gate.drained());
+        // At once, as the report is made: all that is left is the request.
+        let (held, late) = gate.seat().keepers();
+        assert_eq!(gate.held_at_close() + gate.children_after_close(), 1 + held + late);
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_handed_back_or_cut_as_the_gate_closes_is_in_the_ledger_when_the_drain_ends() {
+    model(3, || {
+        let gate = Gate::standalone("g");
+        let (item, connection) = (gate.enter().unwrap(), gate.enter().unwrap());
+        let workers = [
+            {
+                let gate = gate.clone();
+                thread::spawn(move || gate.seat().handed_back(item))
+            },
+            thread::spawn(move || connection.cut("idle")),
+        ];
+        gate.close();
+        block_on(gate.drained());
+        let cut: usize = gate.seat().cuts().iter().map(|(_, count)| count).sum();
+        assert_eq!(gate.seat().handed_back_count() + cut, gate.held_at_close());
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 
 use super::Choices;
 use crate::error::Cancelled;
-use crate::gate::{Gate, InFlight};
+use crate::gate::{Gate, InFlight, Keeper};
 
 /// What a guard is known by, where the gate keeps that.
 type Name = Option<String>;
@@ -43,6 +43,7 @@ struct Flag(AtomicBool);
 struct Model {
     gates: Vec<Gate>,
     guards: Vec<(InFlight, Name)>,
+    keepers: Vec<(Keeper, Name)>,
     running: Vec<Running>,
     waiting: Vec<Waiting>,
     detailed: bool,
@@ -52,6 +53,9 @@ struct Model {
     cancelled: bool,
     held: usize,
     children: usize,
+    /// Of the keepers, those that are gone and went after the close, and those that came after it.
+    keepers_gone: usize,
+    late_keepers: usize,
     cuts: usize,
     peers: usize,
 }
@@ -85,7 +89,7 @@ pub fn gate(data: &[u8]) {
 impl Model {
     fn step(&mut self, what: u8, which: u8) {
         let which = usize::from(which);
-        match what % 20 {
+        match what % 23 {
             0..=2 => self.enter(which, None),
             3 | 4 => self.enter(which, Some(format!("unit {which}"))),
             5..=7 => self.leave(which),
@@ -115,6 +119,8 @@ impl Model {
                 model.cancelled = true;
             }),
             19 => self.cut_peer(which),
+            20 | 21 => self.keep(which),
+            22 => self.end_keeper(which),
             _ => {}
         }
     }
@@ -152,7 +158,12 @@ impl Model {
             return;
         }
         let (guard, _) = self.guards.swap_remove(which % self.guards.len());
-        if which % 2 == 0 { drop(guard) } else { assert_eq!(guard.leave(), self.closed) }
+        if which % 2 == 0 {
+            return drop(guard);
+        }
+        let mut noted = false;
+        guard.leave(|_| noted = true);
+        assert_eq!(noted, self.closed);
     }
 
     fn child(&mut self, which: usize) {
@@ -232,6 +243,28 @@ impl Model {
         }
     }
 
+    /// Makes a keeper as requests have them: of a guard's child, or of another keeper's.
+    fn keep(&mut self, which: usize) {
+        let keeper = match (self.keepers.get(which / 2 % self.keepers.len().max(1)), which % 2) {
+            (Some((keeper, name)), 0) => (keeper.child().keep_open(), name.clone()),
+            _ if self.guards.is_empty() => return,
+            _ => {
+                let (guard, name) = &self.guards[which % self.guards.len()];
+                (guard.child().keep_open(), name.clone())
+            }
+        };
+        self.keepers.push(keeper);
+        self.children += usize::from(self.closed);
+        self.late_keepers += usize::from(self.closed);
+    }
+
+    fn end_keeper(&mut self, which: usize) {
+        if !self.keepers.is_empty() {
+            drop(self.keepers.swap_remove(which % self.keepers.len()));
+            self.keepers_gone += usize::from(self.closed);
+        }
+    }
+
     fn close(&mut self) {
         if !self.closed {
             self.held = self.in_flight();
@@ -247,10 +280,13 @@ impl Model {
     fn end_work(&mut self) {
         self.guards.clear();
         self.running.clear();
+        while !self.keepers.is_empty() {
+            self.end_keeper(0);
+        }
     }
 
     fn in_flight(&self) -> usize {
-        self.guards.len() + self.running.len()
+        self.guards.len() + self.running.len() + self.keepers.len()
     }
 
     fn check(&mut self) {
@@ -275,8 +311,10 @@ impl Model {
         assert_eq!((gate.is_stopping(), gate.is_cancelled()), (self.stopping, self.cancelled));
         assert_eq!(gate.drained().now_or_never().is_some(), drained, "who asks late hears at once");
         assert_eq!((gate.held_at_close(), gate.children_after_close()), (self.held, self.children));
+        let (seat, late) = (gate.seat(), self.late_keepers.min(self.keepers_gone));
+        assert_eq!(seat.keepers(), (self.keepers_gone - late, late));
         assert_eq!(gate.cut_count(), self.cuts);
-        let cut = gate.seat().cuts();
+        let cut = seat.cuts();
         assert_eq!(cut.iter().map(|(_, count)| count).sum::<usize>(), self.peers);
         self.check_details(gate);
     }
@@ -301,6 +339,7 @@ impl Model {
         let mut known: Vec<Name> =
             gate.details().into_iter().map(|unit| unit.name.map(String::from)).collect();
         let names = self.guards.iter().map(|(_, name)| name);
+        let names = names.chain(self.keepers.iter().map(|(_, name)| name));
         let mut names: Vec<Name> = names.chain(self.running.iter().map(|work| &work.name)).cloned().collect();
         if !self.detailed {
             names.clear();
