@@ -268,7 +268,7 @@ impl Gate {
         &self.block().name
     }
 
-    /// How much is in flight, for display: refused entrants make it flicker.
+    /// How much is in flight, for display: [keepers](Keeper) are in it, and refused entrants make it flicker.
     pub fn in_flight(&self) -> usize {
         let sum: i64 = self.block().words.iter().map(|word| word.0.load(Ordering::Relaxed) >> SHIFT).sum();
         usize::try_from(sum).unwrap_or(0)

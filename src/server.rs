@@ -3,7 +3,7 @@
 //! Until intake stops all is served. From the trigger on [probes](probe) say *not ready*, and every HTTP/1 answer carries
 //! `Connection: close`. Then the kernel's backlog is taken, the listener closes, and each connection ends where it hurts
 //! nobody: an idle one after a short grace for a request that is on its way, a busy one after its last byte is flushed,
-//! HTTP/2 with GOAWAY after its streams. What is left when the drain is over is cut and counted, by the state it was in.
+//! HTTP/2 with GOAWAY after its streams. What is left when the drain is over is [cut and counted](#what-is-cut).
 //!
 //! ```
 //! # use winddown::{ShutdownCoordinator, server};
@@ -24,6 +24,13 @@
 //! What a server that anybody can reach needs, each with its default. Durations are upper bounds for a peer that does not do
 //! its part; one that does waits for none of them.
 //!
+//! ```
+//! # use std::time::Duration;
+//! # fn example<S>(server: winddown::server::Server<S>) -> winddown::server::Server<S> {
+//! server.max_connections(2000).head_limit(Duration::from_secs(10)).idle_grace(Duration::from_millis(500))
+//! # }
+//! ```
+//!
 //! | limit | default | of what | beyond it |
 //! | --- | --- | --- | --- |
 //! | [`max_connections`](Server::max_connections) | 10 000 | open at once, over all listeners | wait in the backlog |
@@ -33,7 +40,7 @@
 //! | [`head_limit`](Server::head_limit) | 30 s | a request's head; a new connection's first byte | 408; the end |
 //! | [`max_head_size`](Server::max_head_size) | 64 KiB | a request's head | 431 |
 //! | [`keep_alive`](Server::keep_alive) | 620 s | an idle connection | closed |
-//! | [`ping`](Server::ping) | 20 s | a silent HTTP/2 peer, and its answer to a PING | closed |
+//! | [`ping`](Server::ping) | 20 s | a silent HTTP/2 peer, and its answer to a PING | cut |
 //! | [`write_stall`](Server::write_stall) | 60 s | a peer that reads nothing | cut |
 //! | [`hang_up`](Server::hang_up) | 1 s | a request whose client has closed its side | dropped |
 //! | [`idle_grace`](Server::idle_grace) | 250 ms | at the stop: an idle connection | closed |
@@ -42,6 +49,21 @@
 //!
 //! The size of a request's body has no limit here, as that is the program's to say (`axum::extract::DefaultBodyLimit`), and neither has
 //! the time of a handler; both end with the drain.
+//!
+//! # What is cut
+//!
+//! A connection that is made to end counts in the report as cut ([`GateReport::cut`](crate::GateReport)), by what it was doing,
+//! and is no reason for another exit code:
+//!
+//! | state | what it was doing |
+//! | --- | --- |
+//! | `handshaking` | its TLS handshake was not complete |
+//! | `idle` | it asked for nothing: kept longer than the drain, or an HTTP/2 peer that did not answer the GOAWAY |
+//! | `head` | a request's head had begun and not ended |
+//! | `request` | its handler had not answered, or somebody still read the request's body |
+//! | `body` | an answer had begun, and its last byte was not flushed |
+//! | `upgraded` | it had become something else: a websocket, a tunnel |
+//! | `panicked` | its handler panicked, which ended the connection, or over HTTP/2 the stream |
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,48 +80,48 @@ use self::handshake::Handshake;
 use self::limits::Limits;
 use crate::{BoxError, Component, Gate, Keeper, Phase, Readiness, ShutdownCoordinator};
 
+mod limits;
+mod transport;
+
+mod listener;
+mod listeners;
+
+mod cx;
+mod peer;
+
+mod body;
+mod pieces;
+mod request;
+
+mod linger;
+mod streams;
+mod watched;
+
+mod handshake;
+#[cfg(feature = "tls")]
+mod tls;
+
+mod connection;
+
 mod accept;
+
 mod admin;
 #[cfg(feature = "axum")]
 pub mod axum;
-mod body;
-mod closing;
-mod connection;
-mod cx;
-mod handshake;
-mod limits;
-mod listener;
-mod listeners;
-#[cfg(all(unix, feature = "listenfd"))]
-mod listenfd;
-#[cfg(feature = "test-util")]
-mod memory;
-mod peer;
-mod pieces;
-mod request;
-mod reuse_port;
 mod stopping;
-mod stream;
-mod streams;
-mod tcp;
-#[cfg(feature = "tls")]
-mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
-#[cfg(unix)]
-mod unix;
-mod watched;
 #[cfg(feature = "axum-ws")]
 pub mod websocket;
 
 pub use admin::{Admin, admin};
 pub use body::RequestBody;
 pub use cx::RequestCx;
-pub use listener::{Address, GivenBack, Listener};
 #[cfg(all(unix, feature = "listenfd"))]
-pub use listenfd::listeners_from_env;
+pub use listener::listeners_from_env;
+pub use listener::{Address, GivenBack, Listener};
 #[cfg(feature = "test-util")]
-pub use memory::{Connector, in_memory};
+pub use listener::{Connector, in_memory};
 pub use stopping::{UntilStopping, until_stopping};
 #[cfg(feature = "tls")]
 pub use tokio_rustls::rustls;
@@ -110,7 +132,8 @@ const START: Duration = Duration::from_millis(50);
 /// A server to be [added](ShutdownCoordinator::add); made by [`serve`].
 ///
 /// Its [`Gate`], which `add` returns, counts connections: one is in flight until its last byte is flushed and it is
-/// closed, an upgraded one until its last owner drops it. The listener counts as one more until it is closed.
+/// closed, an upgraded one until its last owner drops it. In [`Gate::in_flight`], though not in the report, the listener is
+/// one more until it is closed, and so is each [`RequestCx`] until it is dropped.
 #[must_use = "a server serves once it is added to a coordinator"]
 pub struct Server<S> {
     name: Cow<'static, str>,
@@ -133,7 +156,8 @@ struct Held {
 /// Serves a tower service on a listener: HTTP/1 and, where the client starts with it, HTTP/2.
 ///
 /// The listener is given bound, so that a port in use is an error of the set-up; it is read from once the set-up has
-/// returned. Until then the kernel keeps clients waiting.
+/// returned. Until then the kernel keeps clients waiting. One that the runtime cannot register ends the server's task with
+/// that error, which stops the program.
 pub fn serve<S, B>(name: impl Into<Cow<'static, str>>, listener: impl Into<Listener>, service: S) -> Server<S>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
@@ -155,7 +179,7 @@ where
 
 /// Answers `/livez` and `/readyz`; nothing for any other path, which is the program's own.
 ///
-/// Ready is 200, not ready 503; alive is always 200, also while draining: a process that stops well is not to be killed
+/// Ready is 200, not ready 503; alive is 200, also while draining: a process that stops well is not to be killed
 /// for it. The words are those of [`Readiness`].
 ///
 /// ```no_run

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use winddown::{Outcome, Phase, Report};
+use winddown::{Outcome, Phase};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/h2.rs"]
@@ -12,21 +12,13 @@ mod h2;
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{BIG, Client, MS, Rig, SOON, budget, get_request, read_slowly, soon};
+use rig::{BIG, Client, MS, Rig, SOON, budget, cuts, drained_in, get_request, read_slowly, soon};
 
 /// What a busy machine may add; less than the limits that it has to be told apart from.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// An HTTP/2 stream that is not wanted any more.
 const CANCEL: u32 = 8;
-
-fn drained_in(report: &Report) -> Duration {
-    report.phase(Phase::Drain).unwrap().took
-}
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
 
 #[tokio::test]
 async fn i01_an_idle_keep_alive_connection_is_closed_within_its_grace() {
@@ -124,55 +116,6 @@ async fn i03_an_upgraded_connection_is_counted_until_it_is_dropped() {
     let report = rig.report().await;
     assert_eq!(scene.dropped.available_permits(), 2, "nothing of it lives when run has returned");
     assert_eq!(cuts(&report), [("upgraded".to_owned(), 1)], "{report}");
-}
-
-#[tokio::test]
-async fn i04_an_http2_peer_is_told_to_go_away_and_finishes_its_stream() {
-    use bytes::Bytes;
-    use http_body_util::{BodyExt, Empty};
-    use hyper_util::rt::{TokioExecutor, TokioIo};
-    let rig = Rig::new(budget()).await;
-    let io = TokioIo::new(rig.connect().await.into_stream());
-    let (mut send, connection) =
-        hyper::client::conn::http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await.unwrap();
-    let connection = tokio::spawn(connection);
-    let request =
-        |path: &str| http::Request::get(format!("http://test{path}")).body(Empty::<Bytes>::new()).unwrap();
-    let running = tokio::spawn(send.send_request(request("/slow")));
-    rig.scene.entered().await;
-    rig.stop();
-    soon(rig.handle.reached(Phase::Drain)).await;
-    // Refused once the GOAWAY has come; until then served, since it was sent in good faith.
-    let refused = loop {
-        match soon(send.send_request(request("/"))).await {
-            Ok(answer) => assert_eq!(answer.status(), 200),
-            Err(error) => break error,
-        }
-    };
-    assert!(
-        refused.is_canceled() || refused.is_closed() || refused.to_string().contains("http2"),
-        "{refused:?}"
-    );
-    rig.scene.release.add_permits(1);
-    let answer = soon(running).await.unwrap().unwrap();
-    assert!(!answer.headers().contains_key("connection"), "HTTP/2 knows no such header");
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "slow");
-    soon(connection).await.unwrap().unwrap();
-    let report = rig.report().await;
-    assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
-}
-
-#[tokio::test]
-async fn an_http2_peer_that_is_silent_after_the_goaway_is_cut() {
-    let rig = Rig::with(budget(), |server| server.head_grace(150 * MS)).await;
-    let mut silent = rig.connect().await;
-    // Preface and empty SETTINGS; it never answers the PING that goes with the GOAWAY.
-    silent.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
-    assert!(silent.read(&mut [0; 9]).await > 0);
-    rig.stop();
-    let report = rig.report().await;
-    assert_eq!(cuts(&report), [("idle".to_owned(), 1)], "{report}");
-    assert!(drained_in(&report) < SLACK, "{report}");
 }
 
 #[tokio::test]
@@ -483,19 +426,6 @@ async fn a_stop_during_the_set_up_closes_the_listener_and_waits_for_nothing() {
     let report = soon(shutdown.run()).await;
     assert!(report.took() < SLACK, "{report}");
     assert!(std::net::TcpStream::connect(addr).is_err());
-}
-
-impl Client {
-    /// The next chunk, past a head if there is one first.
-    async fn chunk_or_head(&mut self) -> Option<Vec<u8>> {
-        let mut first = [0; 1];
-        if self.peek(&mut first).await == b'H' {
-            self.head().await?;
-            return self.chunk().await?;
-        }
-        assert_eq!(self.chunk().await, Some(None), "the final chunk");
-        None
-    }
 }
 
 #[tokio::test]

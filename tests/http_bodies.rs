@@ -3,17 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use winddown::{Phase, Report};
+use winddown::Phase;
 
+#[allow(dead_code, reason = "each test file uses what it needs")]
+#[path = "http/h2.rs"]
+mod h2;
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{Client, MS, Rig, SOON, budget, soon};
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
+use rig::{BIG, Client, MS, Rig, SOON, budget, cuts, drained_in, get_request, read_slowly, soon};
 
 fn half_post(path: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nab")
@@ -172,7 +171,7 @@ async fn what_is_pipelined_after_the_last_answer_does_not_destroy_it() {
     let mut client = rig.connect().await;
     rig.stop();
     // More than is read at once.
-    let all = rig::get_request("/").repeat(20_000);
+    let all = get_request("/").repeat(20_000);
     client.try_send(&all).await.expect("the client is not interrupted by a reset");
     let first = client.answer().await;
     assert_eq!((first.status, first.says_close()), (200, true));
@@ -185,7 +184,7 @@ async fn a_connection_with_nothing_unread_is_not_held_until_its_client_closes_it
     let rig = Rig::with(budget(), |server| server.idle_grace(Duration::ZERO)).await;
     let (mut idle, mut busy, mut h2) = (rig.connect().await, rig.connect().await, rig.connect().await);
     assert_eq!(idle.ask("/").await.status, 200);
-    h2.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    h2.send(h2::START).await;
     busy.send("POST /count HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nab").await;
     drop(h2);
     rig.stop();
@@ -193,7 +192,7 @@ async fn a_connection_with_nothing_unread_is_not_held_until_its_client_closes_it
     busy.send("cd").await;
     assert_eq!(busy.answer().await.text(), "4");
     let report = rig.report().await;
-    assert!(report.phase(Phase::Drain).unwrap().took < 900 * MS, "{report}");
+    assert!(drained_in(&report) < 900 * MS, "{report}");
 }
 
 #[tokio::test]
@@ -216,8 +215,8 @@ async fn a_body_that_only_the_close_ends_does_not_look_whole_when_it_is_cut() {
 async fn a_client_that_has_no_more_to_send_is_answered() {
     let rig = Rig::with(budget(), |server| server.hang_up(SOON)).await;
     let (mut get, mut post, mut early) = (rig.connect().await, rig.connect().await, rig.connect().await);
-    get.send(&rig::get_request("/slow")).await;
-    early.send(&rig::get_request("/")).await;
+    get.send(&get_request("/slow")).await;
+    early.send(&get_request("/")).await;
     post.send(&half_post("/count")).await;
     post.send("cd").await;
     for client in [&mut get, &mut post, &mut early] {
@@ -239,12 +238,12 @@ async fn a_client_that_has_no_more_to_send_is_answered() {
 async fn a_client_that_has_no_more_to_send_gets_its_answer_for_as_long_as_it_reads() {
     let rig = Rig::with(budget(), |server| server.hang_up(50 * MS)).await;
     let mut client = rig.connect_with_small_buffer().await;
-    client.send(&rig::get_request("/big")).await;
+    client.send(&get_request("/big")).await;
     client.half_close().await;
     client.head().await.unwrap();
     let stream = client.into_stream().into_std().unwrap();
-    let read = tokio::task::spawn_blocking(move || rig::read_slowly(stream, 50_000, 2 * MS));
-    assert_eq!(soon(read).await.unwrap(), rig::BIG);
+    let read = tokio::task::spawn_blocking(move || read_slowly(stream, 50_000, 2 * MS));
+    assert_eq!(soon(read).await.unwrap(), BIG);
     rig.stop();
     assert!(rig.report().await.is_clean());
 }
@@ -254,7 +253,7 @@ async fn a_client_that_hangs_up_is_taken_for_one_that_waits_until_its_limit() {
     for limit in [100 * MS, 1200 * MS] {
         let rig = Rig::with(budget(), |server| server.hang_up(limit)).await;
         let mut client = rig.connect().await;
-        client.send(&rig::get_request("/slow")).await;
+        client.send(&get_request("/slow")).await;
         rig.scene.entered().await;
         let left = Instant::now();
         drop(client);

@@ -6,24 +6,16 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use winddown::{Phase, Report};
+use winddown::Phase;
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{Client, MS, Rig, SOON, budget, get_request, soon};
+use rig::{Client, MS, Rig, SOON, budget, cuts, drained_in, get_request, soon};
 
 /// What a busy machine may add to limits of a second and less, with many peers.
 const SLACK: Duration = Duration::from_secs(5);
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
-
-fn drained_in(report: &Report) -> Duration {
-    report.phase(Phase::Drain).unwrap().took
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_heads_that_come_a_byte_at_a_time_are_bounded_and_counted() {

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use winddown::{Phase, Report};
+use winddown::server::Server;
+use winddown::{Outcome, Phase};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/h2.rs"]
@@ -13,13 +14,58 @@ mod h2;
 mod rig;
 
 use h2::{ANY, DATA, END_STREAM, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, PING, Peer, WINDOW_UPDATE};
-use rig::{BIG, MS, Rig, SOON, budget, soon};
+use rig::{BIG, MS, Rig, SOON, budget, cuts, drained_in, soon};
 
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
+#[tokio::test]
+async fn i04_an_http2_peer_is_told_to_go_away_and_finishes_its_stream() {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Empty};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let rig = Rig::new(budget()).await;
+    let io = TokioIo::new(rig.connect().await.into_stream());
+    let (mut send, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Empty<Bytes>>(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request =
+        |path: &str| http::Request::get(format!("http://test{path}")).body(Empty::<Bytes>::new()).unwrap();
+    let running = tokio::spawn(send.send_request(request("/slow")));
+    rig.scene.entered().await;
+    rig.stop();
+    soon(rig.handle.reached(Phase::Drain)).await;
+    // Refused once the GOAWAY has come; until then served, since it was sent in good faith.
+    let refused = loop {
+        match soon(send.send_request(request("/"))).await {
+            Ok(answer) => assert_eq!(answer.status(), 200),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        refused.is_canceled() || refused.is_closed() || refused.to_string().contains("http2"),
+        "{refused:?}"
+    );
+    rig.scene.release.add_permits(1);
+    let answer = soon(running).await.unwrap().unwrap();
+    assert!(!answer.headers().contains_key("connection"), "HTTP/2 knows no such header");
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "slow");
+    soon(connection).await.unwrap().unwrap();
+    let report = rig.report().await;
+    assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
+}
+
+#[tokio::test]
+async fn an_http2_peer_that_is_silent_after_the_goaway_is_cut() {
+    let rig = Rig::with(budget(), |server| server.head_grace(150 * MS)).await;
+    let mut silent = rig.connect().await;
+    // Preface and empty SETTINGS; it never answers the PING that goes with the GOAWAY.
+    silent.send(h2::START).await;
+    assert!(silent.read(&mut [0; 9]).await > 0);
+    rig.stop();
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("idle".to_owned(), 1)], "{report}");
+    assert!(drained_in(&report) < SOON / 4, "{report}");
 }
 
 #[tokio::test]
@@ -72,7 +118,7 @@ async fn a_peer_that_is_silent_to_the_ping_has_its_stream_finished_and_is_cut() 
         assert!((grace..grace + SOON / 4).contains(&released.elapsed()), "{:?}", released.elapsed());
         let report = rig.report().await;
         assert_eq!(cuts(&report), [("idle".to_owned(), 2)], "{report}");
-        assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished);
+        assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Finished);
     }
 }
 
@@ -250,5 +296,20 @@ async fn a_peer_whose_stream_runs_and_that_answers_no_ping_is_cut_and_counted_an
     while silent.next().await.is_some() {}
     let report = rig.report().await;
     assert_eq!(cuts(&report), [("request".to_owned(), 1)], "{report}");
-    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, winddown::Outcome::Finished, "{report}");
+    assert_eq!(report.phase(Phase::Drain).unwrap().outcome, Outcome::Finished, "{report}");
+}
+
+#[tokio::test]
+async fn an_idle_peer_that_answers_no_ping_is_counted_as_idle() {
+    let options = |server: Server<_>| server.ping(Duration::from_secs(1)).head_grace(SOON);
+    let rig = Rig::with(budget(), options).await;
+    let (mut fresh, mut used) = (Peer::connect(rig.addr, &[]).await, Peer::connect(rig.addr, &[]).await);
+    used.get(1, "/").await;
+    assert_eq!(used.body(1).await.unwrap(), b"ok");
+    rig.stop();
+    for peer in [&mut fresh, &mut used] {
+        while peer.next().await.is_some() {}
+    }
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("idle".to_owned(), 2)], "{report}");
 }

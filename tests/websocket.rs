@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 use winddown::server::tower::InFlightLayer;
 use winddown::server::websocket::{self, Socket};
 use winddown::server::{self, RequestCx};
-use winddown::{Budget, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
+use winddown::{Budget, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{Client, MS, SOON, budget, soon};
+use rig::{Client, MS, SOON, budget, cuts, drained_in, ended, soon};
 
 const SLACK: Duration = Duration::from_secs(2);
 const TEXT: u8 = 0x81;
@@ -93,19 +93,10 @@ impl Served {
     }
 
     async fn stopped(self) -> Report {
-        let report = soon(self.run).await.unwrap();
+        let report = ended(self.run).await;
         assert_eq!(Arc::strong_count(&self.held), 1, "nothing of it lives when run has returned");
-        assert!(report.gates().iter().all(winddown::GateReport::adds_up), "{report}");
         report
     }
-}
-
-fn cuts(report: &Report) -> Vec<(String, usize)> {
-    report.gate("http").unwrap().cut.clone()
-}
-
-fn drained_in(report: &Report) -> Duration {
-    report.phase(Phase::Drain).unwrap().took
 }
 
 /// What a client sees of a websocket, in frames.

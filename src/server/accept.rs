@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
@@ -15,7 +15,8 @@ use super::body::RequestBody;
 use super::handshake::{self, Handshake};
 use super::listeners::Listeners;
 use super::peer::Peer;
-use super::stream::Stream;
+use super::streams::tell_panic;
+use super::transport::Transport;
 use super::{Held, Limits, connection};
 use crate::{BoxError, Gate, Keeper, ShutdownHandle};
 
@@ -105,14 +106,14 @@ where
 
     fn start(
         &self,
-        stream: Stream,
+        stream: Transport,
         place: Option<OwnedSemaphorePermit>,
         keeper: &Keeper,
         connections: &mut JoinSet<()>,
     ) {
         let remote_addr = match &stream {
-            Stream::Tcp(stream) => stream.peer_addr().ok(),
-            Stream::Other(_) => None,
+            Transport::Tcp(stream) => stream.peer_addr().ok(),
+            Transport::Other(_) => None,
         };
         let peer = Peer::new(keeper.child(), self.gate.clone(), self.handle.clone(), place, remote_addr);
         let limits = Arc::clone(&self.limits);
@@ -128,14 +129,5 @@ where
                 })
             }
         };
-    }
-}
-
-/// A handler's panic ends its own connection and nothing else.
-pub(super) fn tell_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        if error.is_panic() {
-            tracing::error!(target: "winddown", %error, "handler.panicked");
-        }
     }
 }

@@ -28,8 +28,10 @@ struct Operator(ShutdownHandle);
 
 /// Answers probes, says what is in flight, and pauses and resumes, until all else is closed.
 ///
-/// For a program that has no other server, and for one whose probes are to be answered while it drains: it is the last to close.
-/// Nothing waits for its clients, and there is nothing to keep them out; bind it where only operators can reach it.
+/// For a program that has no other server, and for one whose probes are to be answered while it drains: it closes at the end of
+/// `Close`, with the rank *telemetry*. Nothing waits for its clients, and there is nothing to keep them out; bind it where only
+/// operators can reach it. It speaks HTTP without TLS, on at most 100 connections; what is beyond waits. All other
+/// [limits](super#limits) are the defaults.
 ///
 /// | request | answer |
 /// | --- | --- |

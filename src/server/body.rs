@@ -16,7 +16,8 @@ use crate::{BoxError, Cancelled};
 /// The body of a request; what comes of it in time is the client's, unchanged.
 ///
 /// One that has not wholly come when the drain is over ends there with the error [`Cancelled`], so that its handler can
-/// still answer. The fault is not the client's: an answer of 400 to that is sent as 503, after which clients try again.
+/// still answer. The fault is not the client's: an answer of 400 to that is sent as 503 (RFC 9110, 15.6.4), after which
+/// clients try again.
 ///
 /// The connection is in flight until the body is read to its end, has failed or is dropped.
 pub struct RequestBody {

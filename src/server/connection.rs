@@ -17,8 +17,8 @@ use super::Limits;
 use super::body::RequestBody;
 use super::peer::{Closing, Peer, State};
 use super::request::Served;
-use super::stream::Stream;
 use super::streams::Streams;
+use super::transport::Transport;
 use super::watched::Watched;
 use crate::BoxError;
 
@@ -58,7 +58,7 @@ struct Clock<'a> {
 }
 
 /// Serves the peer until it goes, or is told to.
-pub(super) async fn drive<S, B>(io: Stream, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
+pub(super) async fn drive<S, B>(io: Transport, service: S, peer: Arc<Peer>, limits: Arc<Limits>)
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -71,7 +71,7 @@ where
     // Before the connection: dropped after it, when its streams know that they have no peer.
     let owned = streams.owned();
     let builder = builder(streams, &limits);
-    let mut running = State::Request;
+    let mut last = State::Idle;
     {
         let io = TokioIo::new(Watched::new(io, Arc::clone(&peer), &limits));
         let service = Served::new(service, Arc::clone(&peer));
@@ -111,8 +111,9 @@ where
                     clock.due = None;
                 }
                 let state = peer.state();
-                if matches!(state, State::Request | State::Body) {
-                    running = state;
+                // Not when it ends, which takes its streams away first.
+                if !peer.is_lingering() {
+                    last = state;
                 }
                 match (clock.poll(cx), state) {
                     (None, _) => return Poll::Pending,
@@ -148,9 +149,9 @@ where
         }
     }
     owned.join().await;
-    // hyper ends such a connection without a word, and only one with streams that run.
+    // hyper ends such a connection without a word.
     if !peer.has_answered_pings() {
-        peer.cut_in(running);
+        peer.cut_in(last);
     }
     peer.ended();
 }

@@ -59,7 +59,12 @@ impl RequestCx {
         self.remote_addr = remote_addr;
     }
 
-    /// Waits until requests are to come to an end of their own: end streams, start nothing long any more.
+    /// Waits until requests are to come to an end of their own: end streams, start nothing long any more. It is ready when
+    /// intake stops, after *unready*, and at once if asked later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when it is dropped; so it is with [`cancelled`](Self::cancelled).
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         self.keeper.in_flight().stopping_owned()
     }
@@ -69,7 +74,8 @@ impl RequestCx {
         self.keeper.in_flight().is_stopping()
     }
 
-    /// Waits until the drain is over: what has not ended is about to be cut.
+    /// Waits until the drain is over: what has not ended is about to be cut, by our server after its
+    /// [`cancel_grace`](super::Server::cancel_grace), by a layer in the same moment.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         self.keeper.in_flight().cancelled_owned()
     }

@@ -8,18 +8,18 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Limits;
 use super::peer::Peer;
-use super::stream::{Io, Stream};
+use super::transport::{Io, Transport};
 
 /// A handshake under way. Dropped, it takes its connection with it.
 pub(super) type Secured = Pin<Box<dyn Future<Output = io::Result<Box<dyn Io>>> + Send>>;
 
 pub(super) trait Handshake: Send + Sync {
-    fn begin(&self, stream: Stream) -> Secured;
+    fn begin(&self, stream: Transport) -> Secured;
 }
 
 /// Waits for the peer's part. A stop shortens what it has left and does not cut it: the request that it is for was sent in good
 /// faith. `None` if nothing came of it.
-pub(super) async fn completed(secured: Secured, peer: &Peer, limits: &Limits) -> Option<Stream> {
+pub(super) async fn completed(secured: Secured, peer: &Peer, limits: &Limits) -> Option<Transport> {
     peer.shake_hands(true);
     let mut secured = pin!(secured);
     let limit = Instant::now() + limits.handshake;
@@ -40,7 +40,7 @@ pub(super) async fn completed(secured: Secured, peer: &Peer, limits: &Limits) ->
     };
     peer.shake_hands(false);
     match ended {
-        Ok(stream) => Some(Stream::Other(stream)),
+        Ok(stream) => Some(Transport::Other(stream)),
         Err(error) => {
             tracing::debug!(target: "winddown", gate = peer.gate.name(), %error, "handshake.failed");
             peer.ended();
@@ -49,7 +49,7 @@ pub(super) async fn completed(secured: Secured, peer: &Peer, limits: &Limits) ->
     }
 }
 
-fn cut(peer: &Peer) -> Option<Stream> {
+fn cut(peer: &Peer) -> Option<Transport> {
     peer.cut();
     None
 }

@@ -1,4 +1,4 @@
-//! What a server accepts from.
+//! What a server accepts from; a technology for it is a short file in the folder beside this.
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,21 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::stream::Stream;
+use super::transport::Transport;
+
+#[cfg(all(unix, feature = "listenfd"))]
+mod listenfd;
+#[cfg(feature = "test-util")]
+mod memory;
+mod reuse_port;
+mod tcp;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(all(unix, feature = "listenfd"))]
+pub use listenfd::listeners_from_env;
+#[cfg(feature = "test-util")]
+pub use memory::{Connector, in_memory};
 
 /// A bound listener: TCP or, on Unix, a Unix socket; of tokio or of the standard library, blocking or not.
 ///
@@ -59,7 +73,7 @@ pub(super) trait Socket: fmt::Debug + Send + Sync {
     fn open(self: Box<Self>) -> io::Result<Box<dyn Accepts>>;
 
     /// Asks the kernel itself, not the runtime, which hears of a new connection only later.
-    fn accept_now(&self) -> io::Result<Stream>;
+    fn accept_now(&self) -> io::Result<Transport>;
 
     fn into_tcp(self: Box<Self>) -> io::Result<std::net::TcpListener>;
 
@@ -71,7 +85,7 @@ pub(super) trait Socket: fmt::Debug + Send + Sync {
 pub(super) trait Accepts: fmt::Debug + Send + Sync {
     fn address(&self) -> io::Result<Address>;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>>;
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Transport>>;
 
     /// Leaves new clients to another process that listens here as well, where that can be done; whether it was.
     fn divert(&self) -> bool {
@@ -89,7 +103,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// What the operating system says; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is in memory.
     pub fn local_addr(&self) -> io::Result<Address> {
         match &self.bound {
             Bound::Idle(socket) => socket.address(),
@@ -121,7 +135,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// What the operating system says; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is in memory.
     #[cfg(unix)]
     pub fn into_fd(self) -> io::Result<std::os::fd::OwnedFd> {
         self.release()?.into_fd()

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::listener::{Accepts, Listener, Socket};
-use super::stream::Stream;
+use super::transport::Transport;
 use crate::backoff::Backoff;
 use crate::budget::Human;
 
@@ -71,11 +71,11 @@ impl Listeners {
     /// # Cancel safety
     ///
     /// Nothing is taken before this is ready.
-    pub(super) async fn accept(&mut self, gate: &str) -> Stream {
+    pub(super) async fn accept(&mut self, gate: &str) -> Transport {
         poll_fn(|cx| self.poll_accept(cx, gate)).await
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>, gate: &str) -> Poll<Stream> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>, gate: &str) -> Poll<Transport> {
         let count = self.open.len();
         for at in (self.first..self.first + count).map(|at| at % count) {
             if let Poll::Ready(stream) = self.open[at].poll_accept(cx, gate) {
@@ -112,7 +112,7 @@ impl Listeners {
 
 impl Backlogs {
     /// The next client of any of them; each is closed when it has none. `None` when all are.
-    pub(super) async fn next(&mut self, gate: &str) -> Option<Stream> {
+    pub(super) async fn next(&mut self, gate: &str) -> Option<Transport> {
         loop {
             self.next = if self.next < self.sockets.len() { self.next } else { 0 };
             match self.sockets.get(self.next)?.accept_now() {
@@ -138,7 +138,7 @@ impl Backlogs {
 // === impl Open ===
 
 impl Open {
-    fn poll_accept(&mut self, cx: &mut Context<'_>, gate: &str) -> Poll<Stream> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>, gate: &str) -> Poll<Transport> {
         loop {
             if let Some(pause) = &mut self.pause {
                 ready!(pause.as_mut().poll(cx));

@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::task::{Id, JoinSet, try_id};
+use tokio::task::{Id, JoinError, JoinSet, try_id};
 
-use super::accept::tell_panic;
 use super::peer::Peer;
 
 /// Where hyper starts the tasks of one connection.
@@ -94,5 +93,14 @@ impl Tunnel {
 impl Drop for Tunnel {
     fn drop(&mut self) {
         self.0.close_tunnel();
+    }
+}
+
+/// A handler's panic ends its own connection and nothing else.
+pub(super) fn tell_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        if error.is_panic() {
+            tracing::error!(target: "winddown", %error, "handler.panicked");
+        }
     }
 }

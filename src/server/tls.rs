@@ -8,7 +8,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::Server;
 use super::handshake::{Handshake, Secured};
-use super::stream::{Io, Stream};
+use super::transport::{Io, Transport};
 use crate::budget::LONGEST;
 
 /// What the server speaks, in the order of its liking.
@@ -61,7 +61,7 @@ impl<S> Server<S> {
 // === impl TlsAcceptor ===
 
 impl Handshake for TlsAcceptor {
-    fn begin(&self, stream: Stream) -> Secured {
+    fn begin(&self, stream: Transport) -> Secured {
         let accepted = self.accept(stream);
         Box::pin(async move { accepted.await.map(|stream| Box::new(stream) as Box<dyn Io>) })
     }

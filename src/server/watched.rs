@@ -11,11 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
-use super::closing::{Lingering, reset_on_drop};
+use super::linger::{Lingering, reset_on_drop};
 use super::peer::{Closing, Peer, State};
-use super::stream::Stream;
+use super::transport::Transport;
 
-/// hyper has no word for this: a request's head that never came to its end.
+/// hyper has no word for this: a request's head that never came to its end (RFC 9110, 15.5.9).
 const REQUEST_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -23,7 +23,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PREFACE_BEGUN: usize = 3;
 
 pub(super) struct Watched {
-    io: Stream,
+    io: Transport,
     peer: Arc<Peer>,
     /// How much of [`PREFACE`] has come; `None` once it is known which HTTP this is.
     preface: Option<usize>,
@@ -50,7 +50,7 @@ pub(super) struct Watched {
 // === impl Watched ===
 
 impl Watched {
-    pub(super) fn new(io: Stream, peer: Arc<Peer>, limits: &Limits) -> Self {
+    pub(super) fn new(io: Transport, peer: Arc<Peer>, limits: &Limits) -> Self {
         Watched {
             io,
             peer,
@@ -233,10 +233,9 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Only TLS has something left to write here; hyper asks when all of its own writes are done, so that no stall is forgotten.
+        // hyper asks for this when its own buffers are empty, so that no stall is forgotten; TLS may have something left.
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         ready!(self.poll_stall(cx, flushed))?;
-        // hyper asks for this when its own buffers are empty.
         self.peer.flushed();
         Poll::Ready(Ok(()))
     }

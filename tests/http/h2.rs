@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 use crate::rig::soon;
 
 pub const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The preface and empty SETTINGS: all that a client has to say before it may ask.
+pub const START: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use winddown::server::{self, Server};
-use winddown::{Budget, Report, ShutdownCoordinator, ShutdownHandle, signal};
+use winddown::{Budget, GateReport, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
 #[path = "../support/within.rs"]
 mod within;
@@ -105,9 +105,7 @@ impl Rig {
     }
 
     pub async fn report(self) -> Report {
-        let report = soon(self.report).await.unwrap();
-        assert!(report.gates().iter().all(winddown::GateReport::adds_up), "{report}");
-        report
+        ended(self.report).await
     }
 }
 
@@ -287,6 +285,17 @@ impl Client {
         Some(String::from_utf8(head).unwrap())
     }
 
+    /// The first chunk of an answer, past its head; `None` where that has been read, and there is only the final one.
+    pub async fn chunk_or_head(&mut self) -> Option<Vec<u8>> {
+        let mut first = [0; 1];
+        if self.peek(&mut first).await == b'H' {
+            self.head().await?;
+            return self.chunk().await?;
+        }
+        assert_eq!(self.chunk().await, Some(None), "the final chunk");
+        None
+    }
+
     /// The next chunk of a body; `Some(None)` for the final one, `None` if the connection ends without it.
     pub async fn chunk(&mut self) -> Option<Option<Vec<u8>>> {
         let mut line = Vec::new();
@@ -345,6 +354,22 @@ impl Answer {
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
     within::within(SOON, future).await
+}
+
+/// What was said at the end, of which every ledger adds up.
+pub async fn ended(run: JoinHandle<Report>) -> Report {
+    let report = soon(run).await.unwrap();
+    assert!(report.gates().iter().all(GateReport::adds_up), "{report}");
+    report
+}
+
+/// What was cut at any gate, by the state that it was in.
+pub fn cuts(report: &Report) -> Vec<(String, usize)> {
+    report.gates().iter().flat_map(|gate| gate.cut.clone()).collect()
+}
+
+pub fn drained_in(report: &Report) -> Duration {
+    report.phase(Phase::Drain).unwrap().took
 }
 
 /// Reads the rest slowly, a piece at a time.

@@ -5,14 +5,14 @@ use std::io;
 use socket2::SockRef;
 
 /// Allows others of the same user to bind the same address.
-#[cfg(all(unix, not(any(target_os = "solaris", target_os = "illumos", target_os = "cygwin"))))]
+#[cfg(all(unix, not(any(target_os = "solaris", target_os = "illumos"))))]
 pub(super) fn set(socket: &socket2::Socket) -> io::Result<()> {
     // As the standard library does: connections of an earlier process that linger are no obstacle.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)
 }
 
-#[cfg(not(all(unix, not(any(target_os = "solaris", target_os = "illumos", target_os = "cygwin")))))]
+#[cfg(not(all(unix, not(any(target_os = "solaris", target_os = "illumos")))))]
 pub(super) fn set(_: &socket2::Socket) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "there is no SO_REUSEPORT on this system"))
 }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-use super::listener::{Accepts, Address, Listener, Socket};
-use super::stream::Stream;
+use super::{Accepts, Address, Listener, Socket};
+use crate::server::transport::Transport;
 
 /// Connects to the listener that it was made with by [`in_memory`]; clones do, too.
 #[derive(Debug, Clone)]
@@ -90,9 +90,9 @@ impl Socket for Memory {
         Ok(self)
     }
 
-    fn accept_now(&self) -> io::Result<Stream> {
+    fn accept_now(&self) -> io::Result<Transport> {
         let stream = self.lock().try_recv().map_err(|_| ErrorKind::WouldBlock)?;
-        Ok(Stream::Other(Box::new(stream)))
+        Ok(Transport::Other(Box::new(stream)))
     }
 
     fn into_tcp(self: Box<Self>) -> io::Result<std::net::TcpListener> {
@@ -110,9 +110,9 @@ impl Accepts for Memory {
         Err(no_socket())
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Transport>> {
         match self.lock().poll_recv(cx) {
-            Poll::Ready(Some(stream)) => Poll::Ready(Ok(Stream::Other(Box::new(stream)))),
+            Poll::Ready(Some(stream)) => Poll::Ready(Ok(Transport::Other(Box::new(stream)))),
             // Without a connector nobody will ever come.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

@@ -10,8 +10,8 @@ use super::Listener;
 /// More than anybody has; beyond it the number is no number of listeners.
 const MOST: usize = 1024;
 
-/// The listeners that were handed to this process by `LISTEN_FDS` and `LISTEN_PID`, TCP and Unix sockets, in their order;
-/// none if there are none.
+/// The listeners that were handed to this process by `LISTEN_FDS` and `LISTEN_PID` (`sd_listen_fds(3)`), TCP and Unix
+/// sockets, in their order; none if there are none.
 ///
 /// Each is [`shared`](Listener::shared), since systemd keeps its sockets: at the stop they are let go at once, and who waits
 /// in their backlogs is answered by the next process. A unit needs `Accept=no`, which is the default.

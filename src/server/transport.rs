@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 /// One type for all, so that the rest of a connection is compiled once; TCP, which is what most have, without a detour.
-pub(super) enum Stream {
+pub(super) enum Transport {
     Tcp(TcpStream),
     Other(Box<dyn Io>),
 }
@@ -20,24 +20,24 @@ pub(super) enum Stream {
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
 
-// === impl Stream ===
+// === impl Transport ===
 
-impl AsyncRead for Stream {
+impl AsyncRead for Transport {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Other(stream) => Pin::new(stream).poll_read(cx, buf),
+            Transport::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Transport::Other(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for Transport {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Other(stream) => Pin::new(stream).poll_write(cx, buf),
+            Transport::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Transport::Other(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -48,31 +48,31 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Stream::Other(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Transport::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Transport::Other(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
     #[inline]
     fn is_write_vectored(&self) -> bool {
         match self {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Other(stream) => stream.is_write_vectored(),
+            Transport::Tcp(stream) => stream.is_write_vectored(),
+            Transport::Other(stream) => stream.is_write_vectored(),
         }
     }
 
     #[inline]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Other(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Other(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Other(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Other(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

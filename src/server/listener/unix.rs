@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::net::{UnixListener, UnixStream};
 
-use super::listener::{Accepts, Address, Listener, Socket};
-use super::stream::Stream;
+use super::{Accepts, Address, Listener, Socket};
+use crate::server::transport::Transport;
 
 // === impl Listener ===
 
@@ -34,10 +34,10 @@ impl Socket for std::os::unix::net::UnixListener {
         Ok(Box::new(UnixListener::from_std(*self)?))
     }
 
-    fn accept_now(&self) -> io::Result<Stream> {
+    fn accept_now(&self) -> io::Result<Transport> {
         let (stream, _) = self.accept()?;
         stream.set_nonblocking(true)?;
-        Ok(Stream::Other(Box::new(UnixStream::from_std(stream)?)))
+        Ok(Transport::Other(Box::new(UnixStream::from_std(stream)?)))
     }
 
     fn into_tcp(self: Box<Self>) -> io::Result<std::net::TcpListener> {
@@ -56,9 +56,9 @@ impl Accepts for UnixListener {
         Ok(Address::Unix(self.local_addr()?.as_pathname().map(Into::into)))
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Transport>> {
         let (stream, _) = ready!(self.poll_accept(cx))?;
-        Poll::Ready(Ok(Stream::Other(Box::new(stream))))
+        Poll::Ready(Ok(Transport::Other(Box::new(stream))))
     }
 
     fn release(self: Box<Self>) -> io::Result<Box<dyn Socket>> {

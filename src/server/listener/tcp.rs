@@ -7,9 +7,9 @@ use std::task::{Context, Poll, ready};
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::listener::{Accepts, Address, Listener, Socket};
 use super::reuse_port;
-use super::stream::Stream;
+use super::{Accepts, Address, Listener, Socket};
+use crate::server::transport::Transport;
 
 /// How many clients the kernel keeps waiting; it takes the lesser of this and its own bound (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
@@ -21,12 +21,21 @@ impl Listener {
     /// still serves, for restarts in place.
     ///
     /// Start the next process with the same address, wait until it says that it is ready, then stop this one. Both are served
-    /// in between; the kernel chooses. Two processes of one user can do so, nobody else's. Port 0 picks a port.
+    /// in between; the kernel chooses. Two processes of one user can do so, nobody else's (`socket(7)`). Port 0 picks a port.
     ///
     /// From `StopIntake` on no new client is to get into this socket's backlog, and those within are served. On Linux that
-    /// is so: a client that the kernel would have given to this socket in its last [moments](super::Server::handover) is left to try again,
+    /// is so: a client that the kernel would have given to this socket in its last [moments](crate::server::Server::handover) is left to try again,
     /// which its own kernel does after a second, and then finds the next process. Nobody is refused, and nobody is reset.
     /// Handed-in listeners that have the option set are treated alike.
+    ///
+    /// ```no_run
+    /// # fn example(shutdown: &mut winddown::ShutdownCoordinator, app: axum::Router) -> std::io::Result<()> {
+    /// use winddown::server::{self, Listener};
+    ///
+    /// let listener = Listener::bind_reuse_port(([0, 0, 0, 0], 8080).into())?;
+    /// shutdown.add(server::axum::serve("http", listener, app));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -65,7 +74,7 @@ impl Socket for std::net::TcpListener {
         Ok(Box::new(TcpListener::from_std(*self)?))
     }
 
-    fn accept_now(&self) -> io::Result<Stream> {
+    fn accept_now(&self) -> io::Result<Transport> {
         let (stream, _) = self.accept()?;
         stream.set_nonblocking(true)?;
         TcpStream::from_std(stream).map(accepted)
@@ -88,7 +97,7 @@ impl Accepts for TcpListener {
         self.local_addr().map(Address::Tcp)
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Transport>> {
         let (stream, _) = ready!(self.poll_accept(cx))?;
         Poll::Ready(Ok(accepted(stream)))
     }
@@ -102,8 +111,8 @@ impl Accepts for TcpListener {
     }
 }
 
-fn accepted(stream: TcpStream) -> Stream {
+fn accepted(stream: TcpStream) -> Transport {
     // An answer's last piece is not held back until the one before is acknowledged; a socket that refuses is still one.
     let _ = stream.set_nodelay(true);
-    Stream::Tcp(stream)
+    Transport::Tcp(stream)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-use super::stream::Stream;
+use super::transport::Transport;
 
 /// How long a peer may take to read its answer while it still sends what nobody reads.
 const LINGER: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const LINGER_BYTES: usize = 64 << 20;
 const PIECE: usize = 8 << 10;
 
 /// Reads on after the last byte was written: the kernel answers what comes for a closed socket, or was left in it, with a
-/// reset, and that may destroy an answer on its way.
+/// reset (RFC 1122, 4.2.2.13), and that may destroy an answer on its way (RFC 9112, 9.6).
 pub(super) struct Lingering {
     left: usize,
     /// Something has come.
@@ -26,8 +26,8 @@ pub(super) struct Lingering {
 }
 
 /// When it is dropped, the peer sees a reset and no end. Over TLS that is so without one: an end has to be said.
-pub(super) fn reset_on_drop(stream: &Stream) {
-    if let Stream::Tcp(stream) = stream {
+pub(super) fn reset_on_drop(stream: &Transport) {
+    if let Transport::Tcp(stream) = stream {
         // A socket that refuses is gone already.
         let _ = stream.set_zero_linger();
     }
@@ -42,7 +42,12 @@ impl Lingering {
 
     /// Discards what comes until the peer closes, for a while at most; at once ready if nothing is there and nothing is
     /// `expected`.
-    pub(super) fn poll_discard(&mut self, io: &mut Stream, expected: bool, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_discard(
+        &mut self,
+        io: &mut Transport,
+        expected: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut piece = [0; PIECE];
         loop {
             let mut buf = ReadBuf::new(&mut piece);
