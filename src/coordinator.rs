@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::budget::{Budget, BudgetError, Plan};
 use crate::catch::{Work, quietly};
-use crate::error::BoxError;
+use crate::error::{BoxError, debug};
 use crate::escalation::Escalation;
 use crate::gate::Gate;
 use crate::handle::ShutdownHandle;
@@ -67,11 +67,9 @@ pub trait Component {
 }
 
 /// Why there can be no coordinator.
-#[derive(Debug)]
 pub struct NewError(NewErrorKind);
 
 /// Why a part was not started.
-#[derive(Debug)]
 pub struct StartError {
     name: String,
     source: Option<BoxError>,
@@ -293,6 +291,12 @@ impl fmt::Debug for ShutdownCoordinator {
 
 // === impl NewError ===
 
+impl fmt::Debug for NewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug(self, f)
+    }
+}
+
 impl fmt::Display for NewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -320,6 +324,12 @@ impl StartError {
     /// Whether it was given up because the stop had begun.
     pub fn is_stopping(&self) -> bool {
         self.source.is_none()
+    }
+}
+
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug(self, f)
     }
 }
 

@@ -6,6 +6,17 @@ use std::fmt;
 /// Any error, as hooks and handlers return it.
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
+/// What `main` prints of an error that it returns: what an operator is to read, with its reasons, and not how it is kept.
+pub(crate) fn debug(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{error}")?;
+    let mut source = error.source();
+    while let Some(error) = source {
+        write!(f, ": {error}")?;
+        source = error.source();
+    }
+    Ok(())
+}
+
 /// The gate lets nothing in: intake has stopped, or is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClosed {

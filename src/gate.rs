@@ -499,7 +499,13 @@ impl InFlight {
     ///
     /// The report counts it as *cut*, under the state that the peer was in, and not as lost.
     pub fn cut(self, state: &'static str) {
-        self.leave(|seat| seat.cut(state));
+        let overdue = self.is_cancelled();
+        self.cut_as(state, overdue);
+    }
+
+    /// As [`cut`](Self::cut), with whether it was the end of the drain that cut it, where that was decided before.
+    pub(crate) fn cut_as(self, state: &'static str, overdue: bool) {
+        self.leave(|seat| seat.cut(state, overdue));
     }
 
     fn seat(&self) -> &Seat {

@@ -215,3 +215,16 @@ async fn the_report_says_what_makes_the_exit_code_one_and_nothing_where_it_is_ze
     let report = shutdown.run().await;
     assert!(report.faults().is_empty() && report.code() == 0 && !report.to_string().contains("exit code 1"));
 }
+
+#[tokio::test]
+async fn an_error_that_main_returns_is_printed_for_an_operator() {
+    let refused = |budget: Budget| match ShutdownCoordinator::new(budget, signal::none()) {
+        Err(error) => format!("{error:?}"),
+        Ok(_) => panic!("it does not fit"),
+    };
+    let too_long = refused(Budget::given(Duration::from_secs(10), "test").drain(Duration::from_secs(12)));
+    assert!(too_long.starts_with("drain is 12 s: ") && too_long.contains("10 s"), "{too_long}");
+    let mut shutdown = ShutdownCoordinator::new(Budget::default(), signal::none()).unwrap();
+    let failed = shutdown.start("database", async { Err::<(), _>(std::io::Error::other("no route")) }).await;
+    assert_eq!(format!("{:?}", failed.unwrap_err()), "database could not be started: no route");
+}

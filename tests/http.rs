@@ -494,3 +494,17 @@ async fn a_shortage_of_descriptors_is_waited_out() {
     child.stdin.take().unwrap().write_all(b"stop\n").unwrap();
     assert!(tokio::task::spawn_blocking(move || child.wait().unwrap().success()).await.unwrap());
 }
+
+#[tokio::test]
+async fn the_advice_counts_what_the_drain_was_too_short_for_and_no_peer_that_met_its_own_limit() {
+    let rig = Rig::with(budget().drain(900 * MS), |server| server.head_grace(100 * MS)).await;
+    let (mut stuck, mut half) = (rig.connect().await, rig.connect().await);
+    stuck.send(&get_request("/slow")).await;
+    rig.scene.entered().await;
+    half.send("GET / HT").await;
+    rig.stop();
+    assert_eq!(half.answer().await.status, 408);
+    let report = rig.report().await;
+    assert_eq!(cuts(&report), [("head".to_owned(), 1), ("request".to_owned(), 1)], "{report}");
+    assert!(report.advice()[0].contains("too short for 1 of 2"), "{:?}", report.advice());
+}

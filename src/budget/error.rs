@@ -5,11 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use super::duration::{DurationError, Human};
+use crate::error::debug;
 
 /// A budget, or a limit, that cannot be kept.
 ///
 /// Its text names the setting, its value and the bound it broke, and prints the ladder where there is one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct BudgetError(Box<Kind>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +72,12 @@ impl BudgetError {
             *ladder = text;
         }
         self
+    }
+}
+
+impl fmt::Debug for BudgetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug(self, f)
     }
 }
 

@@ -73,7 +73,8 @@ impl ShutdownCoordinator {
             })
             .collect();
         let tasks: Vec<TaskReport> = self.tasks.iter().map(|task| task_report(control, task)).collect();
-        let advice = advice(control, &log.phases, &tasks, &ledgers);
+        let cut_overdue = gates.iter().map(|gate| gate.seat().cut_overdue()).sum();
+        let advice = advice(control, &log.phases, &tasks, &ledgers, cut_overdue);
         let facts = Facts {
             reason: control.reason().unwrap_or(Reason::Dropped),
             later: control.later(),
@@ -147,18 +148,19 @@ fn advice(
     phases: &[PhaseReport],
     tasks: &[TaskReport],
     gates: &[GateReport],
+    cut_overdue: usize,
 ) -> Vec<String> {
     let mut advice = Vec::new();
     let overdue =
         |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
     if overdue(Phase::Drain) {
-        let unfinished: usize =
-            gates.iter().map(|gate| gate.handed_back + gate.cut_in_all() + gate.lost).sum();
+        let unfinished = cut_overdue + gates.iter().map(|gate| gate.handed_back + gate.lost).sum::<usize>();
         let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
         if unfinished > 0 {
             advice.push(format!(
                 "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
-                 shorter, or let it stop between steps with checkpoint(), with Overrun::Step where steps are long",
+                 shorter, or let it end when it is told: jobs between steps with checkpoint(), with Overrun::Step where \
+                 steps are long; requests and streams at stopping()",
                 Human(control.plan.drain_limit())
             ));
         }

@@ -72,6 +72,7 @@ pub(crate) struct Seat {
     accounted: AtomicUsize,
     lost: Mutex<Vec<(String, String)>>,
     cut: Mutex<BTreeMap<&'static str, usize>>,
+    cut_overdue: AtomicUsize,
 }
 
 // === impl DrainEnd ===
@@ -104,6 +105,7 @@ impl Seat {
             accounted: AtomicUsize::new(0),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(BTreeMap::new()),
+            cut_overdue: AtomicUsize::new(0),
         }
     }
 
@@ -157,8 +159,14 @@ impl Seat {
         lock(&self.lost).push((item, why.to_owned()));
     }
 
-    pub(crate) fn cut(&self, state: &'static str) {
+    pub(crate) fn cut(&self, state: &'static str, overdue: bool) {
         *lock(&self.cut).entry(state).or_default() += 1;
+        self.cut_overdue.fetch_add(usize::from(overdue), Ordering::AcqRel);
+    }
+
+    /// Of those that were cut: the ones that the end of the drain cut, and no limit of their own.
+    pub(crate) fn cut_overdue(&self) -> usize {
+        self.cut_overdue.load(Ordering::Acquire)
     }
 
     pub(super) fn keeper_gone(&self) {

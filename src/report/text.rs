@@ -46,7 +46,7 @@ impl fmt::Display for Report {
         }
         for task in &facts.tasks {
             let stuck = if task.stuck { ", and would not stop" } else { "" };
-            write!(f, "  task {}: {} after {}{stuck}", task.name, task.outcome, Seconds(task.took))?;
+            write!(f, "  task {}: {}, ran for {}{stuck}", task.name, task.outcome, Seconds(task.took))?;
             writeln!(f, "{}", Because(&task.error))?;
         }
         for gate in &facts.gates {

@@ -73,6 +73,8 @@ const UNREAD: u8 = 1;
 /// It was not, and these bytes have come.
 const SKIPPED: u8 = 2;
 
+/// Beside the state in which a connection was cut: it was the end of the drain that cut it, and no limit of its own.
+const OVERDUE: u8 = 0x80;
 /// Where the state stands in which a connection was cut: not the peer, but a handler made it end.
 const PANICKED: u8 = u8::MAX;
 
@@ -297,7 +299,8 @@ impl Peer {
 
     pub(super) fn cut_in(&self, state: State) {
         // The first state stays: later ones come of the cut itself.
-        let _ = self.cut.compare_exchange(0, state as u8 + 1, Relaxed, Relaxed);
+        let overdue = if self.gate.is_cancelled() { OVERDUE } else { 0 };
+        let _ = self.cut.compare_exchange(0, (state as u8 + 1) | overdue, Relaxed, Relaxed);
     }
 
     /// It was silent for as long as a PING may take.
@@ -326,7 +329,10 @@ impl Drop for Peer {
         match *self.cut.get_mut() {
             0 => drop(in_flight),
             PANICKED => in_flight.cut("panicked"),
-            state => in_flight.cut(State::ALL[usize::from(state - 1)].as_str()),
+            cut => {
+                let state = State::ALL[usize::from((cut & !OVERDUE) - 1)];
+                in_flight.cut_as(state.as_str(), cut & OVERDUE != 0);
+            }
         }
     }
 }
