@@ -202,6 +202,23 @@ impl Gate {
         self.enter_marked(before, name)
     }
 
+    /// As [`enter`](Self::enter), with a keeper beside the guard: two in one step.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter); then there is neither.
+    #[cfg(any(feature = "tower", winddown_loom))]
+    #[inline]
+    #[track_caller]
+    pub(crate) fn enter_kept(&self) -> Result<(InFlight, Keeper), GateClosed> {
+        let before = self.block().words[here()].0.fetch_add(2 * ONE, Ordering::Acquire);
+        if before & FLAGS == 0 {
+            // Made here and not by `keep_open`, which would ask again, and might count it among those of after the close.
+            return Ok((InFlight(self.0.cast()), Keeper(mem::ManuallyDrop::new(InFlight(self.0.cast())))));
+        }
+        self.enter_kept_marked(before)
+    }
+
     /// Closes for good and tells the work inside that the stop has begun. Returns how much was in flight when it closed first.
     ///
     /// Closing again changes nothing. A coordinator closes its own gates; one that was closed before stays so.
@@ -383,23 +400,39 @@ impl Gate {
     #[cold]
     #[track_caller]
     fn enter_marked(&self, before: i64, name: Option<Cow<'static, str>>) -> Result<InFlight, GateClosed> {
+        if before & (CLOSED | PAUSED) != 0 {
+            self.take_back(before);
+            return Err(GateClosed { paused: before & CLOSED == 0 });
+        }
+        Ok(InFlight::with_detail(self.0, UnitDetail::new(name, Location::caller())))
+    }
+
+    /// Goes on with one of the two additions; the keeper's comes again, where there is one.
+    #[cfg(any(feature = "tower", winddown_loom))]
+    #[cold]
+    #[track_caller]
+    fn enter_kept_marked(&self, before: i64) -> Result<(InFlight, Keeper), GateClosed> {
+        self.take_back(before);
+        let in_flight = self.enter_marked(before, None)?;
+        let keeper = in_flight.child().keep_open();
+        Ok((in_flight, keeper))
+    }
+
+    /// Undoes an addition that found these marks.
+    fn take_back(&self, before: i64) {
         let block = self.block();
         if before & CLOSED != 0 {
             // The close had summed up before us, so that `pending` knows nothing of us and must not be told. Undone as a leaver
             // does, this would take away what another guard still holds.
             block.words[here()].0.fetch_sub(ONE, Ordering::Release);
-            return Err(GateClosed { paused: false });
+            return;
         }
-        if before & PAUSED != 0 {
-            // A close may have come since and counted us as held, so that this one is undone as a leaver does.
-            let note = |block: &Block| {
-                block.refused_at_close.fetch_add(1, Ordering::AcqRel);
-            };
-            // SAFETY: our addition is taken back once; `self` keeps the block alive meanwhile.
-            unsafe { Block::leave(self.0, note) };
-            return Err(GateClosed { paused: true });
-        }
-        Ok(InFlight::with_detail(self.0, UnitDetail::new(name, Location::caller())))
+        // A close may have come since and counted us as held, so that this one is undone as a leaver does.
+        let note = |block: &Block| {
+            block.refused_at_close.fetch_add(1, Ordering::AcqRel);
+        };
+        // SAFETY: our addition is taken back once; `self` keeps the block alive meanwhile.
+        unsafe { Block::leave(self.0, note) };
     }
 
     #[inline]
@@ -508,10 +541,12 @@ impl InFlight {
         self.leave(|seat| seat.cut(state, overdue));
     }
 
+    #[inline]
     fn seat(&self) -> &Seat {
         &self.block().seat
     }
 
+    #[inline]
     fn is_gate_closed(&self) -> bool {
         self.block().is_closed()
     }
@@ -646,6 +681,7 @@ fn here() -> usize {
 }
 
 impl Block {
+    #[inline]
     fn is_closed(&self) -> bool {
         self.words[0].0.load(Ordering::Acquire) & CLOSED != 0
     }

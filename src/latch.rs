@@ -264,7 +264,6 @@ impl Future for FiredOwned {
 }
 
 impl Drop for FiredOwned {
-    #[inline]
     fn drop(&mut self) {
         self.latch.0.forget(&mut self.place);
     }

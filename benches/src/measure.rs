@@ -163,9 +163,8 @@ pub fn cpu(clock: libc::clockid_t) -> Duration {
 fn allocations(op: &Op) -> f64 {
     let run = (op.make)();
     run(1);
-    let before = heap::allocations();
-    run(1000);
-    (heap::allocations() - before) as f64 / 1000.0
+    let ((), counts) = heap::counted(|| run(1000));
+    counts.allocations as f64 / 1000.0
 }
 
 pub fn median(mut samples: Vec<f64>) -> f64 {

@@ -121,15 +121,15 @@ impl Parked {
     fn new<F: Future<Output = ()> + Send + 'static>(tasks: usize, work: impl Fn() -> F) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         PARKED.store(0, Ordering::Release);
-        let before = heap::live();
-        for _ in 0..tasks {
-            runtime.spawn(Counting { counted: false, work: work() });
-        }
-        while PARKED.load(Ordering::Acquire) < tasks {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let heap = (heap::live() - before) as f64 / tasks as f64;
-        Self { runtime, heap }
+        let ((), counts) = heap::counted(|| {
+            for _ in 0..tasks {
+                runtime.spawn(Counting { counted: false, work: work() });
+            }
+            while PARKED.load(Ordering::Acquire) < tasks {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { runtime, heap: counts.kept as f64 / tasks as f64 }
     }
 
     fn stop(self, tasks: usize, stop: impl Future<Output = ()>) -> Cost {

@@ -168,6 +168,28 @@ fn a_count_never_leaks_on_a_panic_or_a_future_dropped_half_way() {
     }
 }
 
+#[cfg(feature = "tower")]
+#[tokio::test]
+async fn a_guard_and_its_keeper_are_let_in_together_or_not_at_all() {
+    for gate in [Gate::standalone("g"), Gate::standalone("g").detailed()] {
+        gate.pause();
+        assert!(gate.enter_kept().unwrap_err().is_paused());
+        assert_eq!(gate.in_flight(), 0);
+        gate.resume();
+        let (guard, keeper) = gate.enter_kept().unwrap();
+        assert_eq!(gate.in_flight(), 2);
+        assert_eq!(gate.details().len(), if gate.is_detailed() { 2 } else { 0 });
+        assert_eq!(gate.close(), 2);
+        assert!(!gate.enter_kept().unwrap_err().is_paused());
+        assert_eq!(gate.in_flight(), 2);
+        drop(guard);
+        assert_eq!(gate.in_flight(), 1, "the keeper holds it open");
+        drop(keeper);
+        gate.drained().await;
+        assert_eq!((gate.held_at_close(), gate.seat().keepers(), gate.children_after_close()), (2, 1, 0));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detailed_gate_knows_name_age_and_place() {
     let gate = Gate::standalone("g").detailed();

@@ -65,6 +65,35 @@ fn entering_races_the_close_and_is_counted_or_refused() {
 }
 
 #[test]
+fn entering_with_a_keeper_races_the_close_and_is_counted_twice_or_refused() {
+    for paused in [false, true] {
+        model(3, move || {
+            let gate = Gate::standalone("g");
+            if paused {
+                gate.pause();
+            }
+            let inside = Arc::new(AtomicUsize::new(0));
+            let entrant = {
+                let (gate, inside) = (gate.clone(), inside.clone());
+                thread::spawn(move || {
+                    let Ok((guard, keeper)) = gate.enter_kept() else { return };
+                    let counted = Inside::new(&inside);
+                    drop(guard);
+                    drop(counted);
+                    drop(keeper);
+                })
+            };
+            gate.close();
+            block_on(gate.drained());
+            assert_eq!(inside.load(Ordering::SeqCst), 0, "the keeper is held longer");
+            drop(entrant.join());
+            assert_eq!(gate.in_flight(), 0);
+            assert!(gate.held_at_close() <= if paused { 0 } else { 2 });
+        });
+    }
+}
+
+#[test]
 fn a_refused_entry_never_drains_a_gate_that_still_holds_a_guard() {
     model(3, || {
         let gate = Gate::standalone("g");

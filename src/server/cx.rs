@@ -42,9 +42,8 @@ impl RequestCx {
     /// For a request that is in flight.
     #[cfg(feature = "tower")]
     #[inline]
-    #[track_caller]
-    pub(super) fn of_request(in_flight: &InFlight) -> Self {
-        RequestCx { keeper: in_flight.keeper(), remote_addr: None, watched: false }
+    pub(super) fn of_request(keeper: Keeper) -> Self {
+        RequestCx { keeper, remote_addr: None, watched: false }
     }
 
     /// For a request on a connection that is in flight.

@@ -33,6 +33,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use tower_layer::Layer;
@@ -144,17 +145,17 @@ where
     #[inline]
     fn call(&mut self, mut request: Request<B>) -> Answering<S::Future> {
         let kind = Kind::of(&request, self.retry_after);
-        let Ok(in_flight) = self.gate.enter() else {
+        let Ok((in_flight, keeper)) = self.gate.enter_kept() else {
             return Answering::refused(kind);
         };
         let extensions = request.extensions_mut();
-        if let Some(outer) = extensions.insert(RequestCx::of_request(&in_flight)) {
+        if let Some(outer) = extensions.insert(RequestCx::of_request(keeper)) {
             // A gate of its own for some of a server's routes: the peer stays the same.
             if let Some(cx) = extensions.get_mut::<RequestCx>() {
                 cx.set_remote_addr(outer.remote_addr());
             }
         }
-        Answering::new(|| self.service.call(request), in_flight, kind)
+        Answering::new(self.service.call(request), in_flight, kind)
     }
 }
 
@@ -190,7 +191,7 @@ impl Kind {
     #[inline]
     fn of<B>(request: &Request<B>, retry_after: u32) -> Self {
         let h1 = request.version() < Version::HTTP_2;
-        let grpc = !h1 && is_grpc(request.headers());
+        let grpc = !h1 && request.method() == Method::POST && is_grpc(request.headers());
         Kind { h1, connect: request.method() == Method::CONNECT, grpc, retry_after }
     }
 }
@@ -217,20 +218,23 @@ impl Refusal {
     }
 
     /// Complete but for its body, which is what [`words`](Self::words) says, or nothing for gRPC.
-    fn head(self, kind: Kind) -> Response<()> {
-        let mut answer = Response::new(());
-        let headers = answer.headers_mut();
+    ///
+    /// In a box, so that it is not written to where the other answers lie.
+    #[cold]
+    fn head(self, kind: Kind) -> Box<Parts> {
+        let (mut head, ()) = Response::new(()).into_parts();
+        let headers = &mut head.headers;
         if kind.grpc {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
             headers.extend(unavailable(self.words()));
-            return answer;
+            return Box::new(head);
         }
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         headers.insert(header::RETRY_AFTER, kind.retry_after.into());
         if kind.h1 {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        answer
+        head.status = StatusCode::SERVICE_UNAVAILABLE;
+        Box::new(head)
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -14,13 +14,11 @@ use super::{Kind, Refusal, unavailable};
 use crate::latch::FiredOwned;
 use crate::{BoxError, Cancelled, InFlight};
 
-/// A request's place at the gate, with the state that it is in.
+/// A request's place at the gate, with the state that it is in. Small: it moves with each answer.
 struct Turn {
-    /// None for what was refused; else taken by the drop alone.
+    /// None for what was refused, and after its end.
     in_flight: Option<InFlight>,
     state: State,
-    /// Made when there is something to wait for.
-    cancelled: Option<FiredOwned>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +37,8 @@ pin_project! {
         #[pin]
         answer: Option<F>,
         turn: Turn,
+        // Made when there is something to wait for, as the body's.
+        cancelled: Option<FiredOwned>,
         kind: Kind,
     }
 }
@@ -51,6 +51,8 @@ pin_project! {
         #[pin]
         words: Words<B>,
         turn: Turn,
+        // In a box: a body seldom waits, and each is moved more than once.
+        cancelled: Option<Box<FiredOwned>>,
         grpc: bool,
     }
 }
@@ -66,7 +68,7 @@ pin_project! {
 // === impl Turn ===
 
 impl Turn {
-    const NONE: Turn = Turn { in_flight: None, state: State::Ended, cancelled: None };
+    const NONE: Turn = Turn { in_flight: None, state: State::Ended };
 
     /// From the trigger on, or for a gate of its own from the close.
     #[inline]
@@ -79,21 +81,29 @@ impl Turn {
         self.in_flight.as_ref().is_some_and(InFlight::is_cancelled)
     }
 
-    #[inline]
-    fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Also what is taken away from outside once the drain is over, as by the end of a server's task, is cut.
+    #[cold]
+    fn end_early(&mut self) {
+        if let Some(in_flight) = self.in_flight.take_if(|in_flight| in_flight.is_cancelled()) {
+            in_flight.cut(if self.state == State::Request { "request" } else { "body" });
+        }
+    }
+
+    /// Keeps what it waits with where it is told.
+    fn poll_cancelled<C>(&self, cancelled: &mut Option<C>, cx: &mut Context<'_>) -> Poll<()>
+    where
+        C: From<FiredOwned> + Future<Output = ()> + Unpin,
+    {
         let Some(in_flight) = &self.in_flight else { return Poll::Pending };
-        let cancelled = self.cancelled.get_or_insert_with(|| in_flight.cancelled_owned());
-        Pin::new(cancelled).poll(cx)
+        Pin::new(cancelled.get_or_insert_with(|| in_flight.cancelled_owned().into())).poll(cx)
     }
 }
 
 impl Drop for Turn {
     #[inline]
     fn drop(&mut self) {
-        let Some(in_flight) = self.in_flight.take() else { return };
-        // Also what is taken away from outside once the drain is over, as by the end of a server's task, is cut.
-        if self.state != State::Ended && in_flight.is_cancelled() {
-            in_flight.cut(if self.state == State::Request { "request" } else { "body" });
+        if self.state != State::Ended {
+            self.end_early();
         }
     }
 }
@@ -102,15 +112,14 @@ impl Drop for Turn {
 
 impl<F> Answering<F> {
     #[inline]
-    pub(super) fn new(call: impl FnOnce() -> F, in_flight: InFlight, kind: Kind) -> Self {
-        let turn = Turn { in_flight: Some(in_flight), state: State::Request, cancelled: None };
-        // Called here: what it makes lies in its place at once, and is not moved there.
-        Answering { answer: Some(call()), turn, kind }
+    pub(super) fn new(answer: F, in_flight: InFlight, kind: Kind) -> Self {
+        let turn = Turn { in_flight: Some(in_flight), state: State::Request };
+        Answering { answer: Some(answer), turn, cancelled: None, kind }
     }
 
     #[cold]
     pub(super) fn refused(kind: Kind) -> Self {
-        Answering { answer: None, turn: Turn::NONE, kind }
+        Answering { answer: None, turn: Turn::NONE, cancelled: None, kind }
     }
 }
 
@@ -125,32 +134,36 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let kind = *this.kind;
-        let Some(answer) = this.answer.as_mut().as_pin_mut() else {
-            return Poll::Ready(Ok(refuse(Refusal::Closed, kind)));
-        };
-        match answer.poll(cx) {
-            Poll::Ready(Ok(answer)) => {
-                let close = kind.h1 && this.turn.is_stopping();
-                let state = if answer.body().is_end_stream() { State::Ended } else { State::Body };
-                // What the handler waited with is not kept: the body seldom waits.
-                let turn = Turn { in_flight: this.turn.in_flight.take(), state, cancelled: None };
-                let body = |body| AnswerBody { words: Words::Theirs { body }, turn, grpc: kind.grpc };
-                if close {
-                    return Poll::Ready(Ok(say_close(answer, kind).map(body)));
+        // Taken apart, and put together in one place at the end: an answer that is borrowed as a whole, or is written to its place
+        // from two sides, is moved once more, which costs as much as an allocation.
+        let (head, words, turn) = 'answer: {
+            let refusal = match this.answer.as_mut().as_pin_mut().map(|answer| answer.poll(cx)) {
+                None => Refusal::Closed,
+                Some(Poll::Ready(Ok(answer))) => {
+                    let mut turn = mem::replace(this.turn, Turn::NONE);
+                    let (mut head, body) = answer.into_parts();
+                    if kind.h1 && turn.is_stopping() {
+                        head.headers = say_close(head.headers, head.status, kind);
+                    }
+                    turn.state = if body.is_end_stream() { State::Ended } else { State::Body };
+                    break 'answer (head, Words::Theirs { body }, turn);
                 }
-                Poll::Ready(Ok(answer.map(body)))
-            }
-            Poll::Ready(Err(error)) => {
-                this.turn.state = State::Ended;
-                Poll::Ready(Err(error))
-            }
-            Poll::Pending if this.turn.poll_cancelled(cx).is_pending() => Poll::Pending,
-            Poll::Pending => {
-                this.answer.set(None);
-                *this.turn = Turn::NONE;
-                Poll::Ready(Ok(refuse(Refusal::Cut, kind)))
-            }
-        }
+                Some(Poll::Ready(Err(error))) => {
+                    this.turn.state = State::Ended;
+                    return Poll::Ready(Err(error));
+                }
+                Some(Poll::Pending) => {
+                    ready!(this.turn.poll_cancelled(this.cancelled, cx));
+                    this.answer.set(None);
+                    *this.turn = Turn::NONE;
+                    Refusal::Cut
+                }
+            };
+            let words = if kind.grpc { "" } else { refusal.words() };
+            (*refusal.head(kind), Words::Ours { words }, Turn::NONE)
+        };
+        let body = AnswerBody { words, turn, cancelled: None, grpc: kind.grpc };
+        Poll::Ready(Ok(Response::from_parts(head, body)))
     }
 }
 
@@ -162,20 +175,12 @@ impl<F> fmt::Debug for Answering<F> {
 
 /// The client's next request is to go elsewhere. An upgrade's `Connection` says something else.
 #[cold]
-fn say_close<B>(mut answer: Response<B>, kind: Kind) -> Response<B> {
-    let upgrade =
-        answer.status() == StatusCode::SWITCHING_PROTOCOLS || kind.connect && answer.status().is_success();
+fn say_close(mut headers: HeaderMap, status: StatusCode, kind: Kind) -> HeaderMap {
+    let upgrade = status == StatusCode::SWITCHING_PROTOCOLS || kind.connect && status.is_success();
     if !upgrade {
-        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    answer
-}
-
-#[cold]
-fn refuse<B>(refusal: Refusal, kind: Kind) -> Response<AnswerBody<B>> {
-    let words = if kind.grpc { "" } else { refusal.words() };
-    let body = |()| AnswerBody { words: Words::Ours { words }, turn: Turn::NONE, grpc: kind.grpc };
-    refusal.head(kind).map(body)
+    headers
 }
 
 // === impl AnswerBody ===
@@ -216,7 +221,9 @@ where
                 this.turn.state = State::Ended;
                 return Poll::Ready(end.map(|frame| frame.map_err(Into::into)));
             }
-            Poll::Pending if this.turn.poll_cancelled(cx).is_pending() => return Poll::Pending,
+            Poll::Pending if this.turn.poll_cancelled(this.cancelled, cx).is_pending() => {
+                return Poll::Pending;
+            }
             Poll::Pending => {}
         }
         this.words.set(Words::Ours { words: "" });
