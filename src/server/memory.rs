@@ -8,7 +8,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
 use super::listener::{Accepts, Address, Listener, Socket};
-use super::stream::Stream;
+use super::stream::{Io, Stream};
 
 /// Connects to the listener that it was made with by [`in_memory`]; clones do, too.
 #[derive(Debug, Clone)]
@@ -122,3 +122,7 @@ impl Accepts for Memory {
         Ok(self)
     }
 }
+
+// === impl DuplexStream ===
+
+impl Io for DuplexStream {}

@@ -89,6 +89,8 @@ impl Watched {
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.peer.closing() {
             Closing::Head if self.peer.state() == State::Head => {
+            // A request that has come is not left to a reset; the runtime is about to tell of it.
+            Closing::Head | Closing::Idle if self.io.is_waiting() => Poll::Pending,
                 self.peer.cut();
                 self.poll_refuse(cx)
             }
