@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use winddown::{Phase, Report};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
+#[path = "http/h2.rs"]
+mod h2;
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "http/rig.rs"]
 mod rig;
 
-use rig::{MS, Rig, budget, get_request, soon};
+use rig::{BIG, MS, Rig, budget, get_request, soon};
 
 fn cuts(report: &Report) -> Vec<(String, usize)> {
     report.gate("http").unwrap().cut.clone()
@@ -39,6 +42,37 @@ async fn a_request_that_is_there_when_an_idle_connection_closes_is_answered() {
     for mut client in senders.join_all().await {
         assert_eq!(client.answer().await.status, 200);
     }
+    let report = rig.report().await;
+    assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
+}
+
+#[tokio::test]
+async fn an_http2_answer_that_is_all_handed_over_is_in_flight_until_a_slow_reader_has_it() {
+    const REST: usize = 500_000;
+    const GRACE: Duration = Duration::from_secs(1);
+    let rig = Rig::with(budget(), |server| server.head_grace(GRACE)).await;
+    // All of it may come at once, as far as HTTP/2 says.
+    let window = u32::try_from(2 * BIG).unwrap();
+    let slow = rig.connect_with_small_buffer().await.into_stream();
+    let mut peer = h2::Peer::over(slow, &[(h2::INITIAL_WINDOW_SIZE, window)]).await;
+    peer.send(h2::WINDOW_UPDATE, 0, 0, &window.to_be_bytes()).await;
+    peer.get(1, "/big").await;
+    let (mut read, mut ended, mut stopped) = (0, false, false);
+    while let Some(frame) = peer.next().await {
+        match frame.kind {
+            h2::DATA => read += frame.payload.len(),
+            h2::PING if frame.flags == 0 => peer.send(h2::PING, h2::ACK, 0, &frame.payload).await,
+            _ => {}
+        }
+        ended |= frame.kind == h2::DATA && frame.flags & h2::END_STREAM != 0;
+        if read >= BIG - REST && !stopped {
+            stopped = true;
+            rig.stop();
+            // The grace of a silent peer, and far less than that of one that reads nothing.
+            tokio::time::sleep(2 * GRACE).await;
+        }
+    }
+    assert_eq!((read, ended), (BIG, true));
     let report = rig.report().await;
     assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
 }

@@ -49,6 +49,10 @@ pub(super) struct Peer {
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    /// HTTP/2: bytes of ours wait until the peer reads.
+    blocked: AtomicBool,
+    /// HTTP/2: bytes have come or gone since somebody last looked.
+    moved: AtomicBool,
     /// HTTP/2: streams that have become something else.
     tunnels: AtomicU32,
     handshaking: AtomicBool,
@@ -102,6 +106,8 @@ impl Peer {
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
             tunnels: AtomicU32::new(0),
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
@@ -123,7 +129,7 @@ impl Peer {
             State::Request
         } else if self.tunnels.load(Relaxed) > 0 {
             State::Upgraded
-        } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
+        } else if begun > 0 || self.is_unflushed() || self.has_withheld() && !self.is_h2() {
             // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
@@ -243,6 +249,25 @@ impl Peer {
 
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Relaxed)
+    }
+
+    /// HTTP/2: whether bytes of ours wait until the peer reads.
+    pub(super) fn block(&self, blocked: bool) {
+        self.blocked.store(blocked, Relaxed);
+    }
+
+    fn is_unflushed(&self) -> bool {
+        self.unflushed.load(Relaxed) || self.blocked.load(Relaxed)
+    }
+
+    /// HTTP/2: bytes have come or gone.
+    pub(super) fn note_moved(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    /// Whether bytes have come or gone since this was last asked.
+    pub(super) fn take_moved(&self) -> bool {
+        self.moved.swap(false, Relaxed)
     }
 
     pub(super) fn open_tunnel(&self) {

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
-use super::closing::{Lingering, reset_on_drop};
+use super::closing::{Lingering, keep_unsent, reset_on_drop};
 use super::peer::{Closing, Peer, State};
 use super::stream::Stream;
 
@@ -79,6 +79,7 @@ impl Watched {
             true if seen + common < PREFACE.len() => Some(seen + common),
             true => {
                 self.peer.set_h2();
+                keep_unsent(&self.io);
                 None
             }
             false => None,
@@ -88,9 +89,9 @@ impl Watched {
     /// There is nothing to read: whether this is the end all the same.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.peer.closing() {
-            Closing::Head if self.peer.state() == State::Head => {
             // A request that has come is not left to a reset; the runtime is about to tell of it.
             Closing::Head | Closing::Idle if self.io.is_waiting() => Poll::Pending,
+            Closing::Head if self.peer.state() == State::Head => {
                 self.peer.cut();
                 self.poll_refuse(cx)
             }
@@ -158,6 +159,9 @@ impl Watched {
     fn note_written(&mut self, written: &Poll<io::Result<usize>>) {
         if matches!(written, Poll::Ready(Ok(1..))) {
             (self.wrote, self.progress) = (true, true);
+            if self.peer.is_h2() {
+                self.peer.note_moved();
+            }
         }
     }
 
@@ -165,7 +169,13 @@ impl Watched {
     fn poll_stall<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = false;
+            if self.peer.is_h2() {
+                self.peer.block(false);
+            }
             return written;
+        }
+        if self.peer.is_h2() {
+            self.peer.block(true);
         }
         let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.write_stall)));
         if !self.stalled {
@@ -208,6 +218,7 @@ impl AsyncRead for Watched {
         self.peer.hear();
         if self.peer.is_h2() {
             self.heard = Some(Instant::now());
+            self.peer.note_moved();
         }
         Poll::Ready(Ok(()))
     }
