@@ -76,3 +76,32 @@ async fn an_http2_answer_that_is_all_handed_over_is_in_flight_until_a_slow_reade
     let report = rig.report().await;
     assert!(report.is_clean() && cuts(&report).is_empty(), "{report}");
 }
+
+#[tokio::test]
+async fn a_partial_head_that_comes_after_another_request_is_answered_when_it_is_completed() {
+    const GET: &str = "GET / HTTP/1.1\r\nhost: test\r\n\r\n";
+    const UNREAD: &str = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 3\r\n\r\nabc";
+    let (begun, rest) = GET.split_at(8);
+    for (first, together) in [(GET, true), (UNREAD, false)] {
+        for answered in [true, false] {
+            let rig = Rig::new(budget()).await;
+            let mut client = rig.connect().await;
+            client.send(&if together { format!("{first}{begun}") } else { first.to_owned() }).await;
+            assert!([200, 405].contains(&client.answer().await.status));
+            if !together {
+                client.send(begun).await;
+            }
+            rig.stop();
+            soon(rig.handle.reached(Phase::Drain)).await;
+            // Longer than the grace of an idle connection, and shorter than that of a head.
+            tokio::time::sleep(400 * MS).await;
+            if answered {
+                client.send(rest).await;
+            }
+            let expected = if answered { 200 } else { 408 };
+            assert_eq!(client.answer().await.status, expected, "{first:?}");
+            let report = rig.report().await;
+            assert_eq!(cuts(&report).is_empty(), answered, "{report}");
+        }
+    }
+}

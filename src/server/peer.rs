@@ -43,6 +43,8 @@ pub(super) struct Peer {
     unflushed: AtomicBool,
     /// Bytes have come that do not make a request yet.
     head: AtomicBool,
+    /// The bytes that came last begin something that does not end with them.
+    open: AtomicBool,
     /// Bytes have come at all.
     heard: AtomicBool,
     /// A request has come since somebody last looked.
@@ -102,6 +104,7 @@ impl Peer {
             withheld: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             head: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             heard: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
@@ -161,19 +164,27 @@ impl Peer {
         Some(RequestCx::of_connection(in_flight, self.remote_addr))
     }
 
-    /// Bytes have come.
-    pub(super) fn hear(&self) {
+    /// Bytes have come; as far as they show it, they end where a head does or are `open`.
+    pub(super) fn hear(&self, open: bool) {
         self.heard.store(true, Relaxed);
-        if self.turns.load(Relaxed) == 0 && self.bodies.load(Relaxed) == 0 {
-            if self.unread.load(Relaxed) == UNREAD {
-                self.unread.store(SKIPPED, Relaxed);
-            } else {
-                self.head.store(true, Relaxed);
+        self.open.store(open, Relaxed);
+        if self.bodies.load(Relaxed) == 0 {
+            match (self.is_busy(), self.unread.load(Relaxed)) {
+                (false, UNREAD) => self.unread.store(SKIPPED, Relaxed),
+                (false, _) => self.head.store(true, Relaxed),
+                // The request in progress has come whole: this follows it.
+                (true, READ) => self.head.store(open, Relaxed),
+                (true, _) => {}
             }
         }
         if self.closing() == Closing::Idle {
             self.close(Closing::No);
         }
+    }
+
+    /// A request ends with its head: what came with it, if anything did, begins the next.
+    pub(super) fn no_body(&self) {
+        self.head.store(self.open.load(Relaxed), Relaxed);
     }
 
     /// A request has a body that has not wholly come.

@@ -47,6 +47,12 @@ pub(super) struct Watched {
     cancelled: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
+/// Whether the bytes do not end as a head does; empty lines between requests are none of any.
+fn is_open(bytes: &[u8]) -> bool {
+    let ended = bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\n\n");
+    !ended && bytes.iter().any(|byte| !b"\r\n".contains(byte))
+}
+
 // === impl Watched ===
 
 impl Watched {
@@ -215,7 +221,7 @@ impl AsyncRead for Watched {
             return self.poll_hung_up(cx);
         }
         self.note_preface(bytes);
-        self.peer.hear();
+        self.peer.hear(is_open(bytes));
         if self.peer.is_h2() {
             self.heard = Some(Instant::now());
             self.peer.note_moved();
