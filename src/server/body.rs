@@ -36,7 +36,7 @@ struct Open {
 impl RequestBody {
     pub(super) fn new(body: Incoming, peer: &Arc<Peer>) -> Self {
         let open = if body.is_end_stream() {
-            peer.no_body();
+            peer.no_more();
             None
         } else {
             peer.open_body();
@@ -70,6 +70,8 @@ impl Body for RequestBody {
             }
             Poll::Ready(None) => {
                 open.peer.body_read();
+                // In chunks, of which the last ends as a head does.
+                open.peer.no_more();
                 this.open = None;
                 Poll::Ready(None)
             }

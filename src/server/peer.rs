@@ -182,8 +182,8 @@ impl Peer {
         }
     }
 
-    /// A request ends with its head: what came with it, if anything did, begins the next.
-    pub(super) fn no_body(&self) {
+    /// A request ends with an empty line: what came after that, if anything did, begins the next.
+    pub(super) fn no_more(&self) {
         self.head.store(self.open.load(Relaxed), Relaxed);
     }
 

@@ -55,7 +55,7 @@ async fn what_follows_a_request_that_has_come_whole_is_a_head() {
     {
         peer.hear(with_it);
         let turn = peer.begin();
-        peer.no_body();
+        peer.no_more();
         if let Some(open) = after_it {
             peer.hear(open);
         }
