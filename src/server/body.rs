@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -36,10 +36,13 @@ struct Open {
 
 impl RequestBody {
     pub(super) fn new(body: Incoming, peer: &Arc<Peer>) -> Self {
-        let open = (!body.is_end_stream()).then(|| {
+        let open = if body.is_end_stream() {
+            peer.no_more();
+            None
+        } else {
             peer.open_body();
-            Open { peer: Arc::clone(peer), cancelled: None }
-        });
+            Some(Open { peer: Arc::clone(peer), cancelled: None })
+        };
         RequestBody { body, open }
     }
 }
@@ -68,6 +71,8 @@ impl Body for RequestBody {
             }
             Poll::Ready(None) => {
                 open.peer.body_read();
+                // In chunks, of which the last ends as a head does.
+                open.peer.no_more();
                 this.open = None;
                 Poll::Ready(None)
             }
@@ -87,6 +92,21 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         if self.open.is_some() { self.body.size_hint() } else { SizeHint::with_exact(0) }
+    }
+}
+
+impl Drop for RequestBody {
+    /// What follows a small body that nobody has read, and that has come all the same, is not taken for its rest.
+    fn drop(&mut self) {
+        let Some(Open { peer, .. }) = &self.open else { return };
+        if peer.is_h2() {
+            return;
+        }
+        let mut nobody = Context::from_waker(Waker::noop());
+        let last = Pin::new(&mut self.body).poll_frame(&mut nobody);
+        if matches!(last, Poll::Ready(Some(Ok(_)))) && self.body.is_end_stream() {
+            peer.body_read();
+        }
     }
 }
 

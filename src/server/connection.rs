@@ -106,7 +106,9 @@ where
                     peer.watch(cx);
                 }
                 if let Some((due, limit)) = limits.due(stage, &peer) {
-                    clock.set(due, limit);
+                    if clock.set(due, limit) {
+                        peer.take_moved();
+                    }
                 } else if clock.due != Some(Due::Idle) || stage != Stage::Serving {
                     clock.due = None;
                 }
@@ -121,6 +123,8 @@ where
                         peer.close(Closing::Head);
                     }
                     (Some(Due::Idle), _) if stage == Stage::Serving && peer.take_asked() => {}
+                    // It is not silent, but has not read all that was sent before the GOAWAY.
+                    (Some(Due::Silent), _) if peer.take_moved() => {}
                     (Some(Due::Head | Due::Idle), State::Idle) if peer.is_h2() => {
                         goaway = true;
                         connection.as_mut().graceful_shutdown();
@@ -207,11 +211,14 @@ impl Limits {
 // === impl Clock ===
 
 impl Clock<'_> {
-    fn set(&mut self, due: Due, limit: Duration) {
-        if self.due != Some(due) {
+    /// Whether it was set anew.
+    fn set(&mut self, due: Due, limit: Duration) -> bool {
+        let anew = self.due != Some(due);
+        if anew {
             self.due = Some(due);
             self.sleep.as_mut().reset(Instant::now() + limit);
         }
+        anew
     }
 
     /// What has become due, if anything has.

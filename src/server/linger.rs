@@ -8,13 +8,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-use super::transport::Transport;
+use super::transport::{Io, Transport};
 
 /// How long a peer may take to read its answer while it still sends what nobody reads.
 const LINGER: Duration = Duration::from_secs(1);
 /// How much of that is taken.
 const LINGER_BYTES: usize = 64 << 20;
 const PIECE: usize = 8 << 10;
+/// What the kernel may hold of an HTTP/2 peer's answers without sending it: enough that it never waits for us.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNSENT: u32 = 128 << 10;
 
 /// Reads on after the last byte was written: the kernel answers what comes for a closed socket, or was left in it, with a
 /// reset (RFC 1122, 4.2.2.13), and that may destroy an answer on its way (RFC 9112, 9.6).
@@ -32,6 +35,19 @@ pub(super) fn reset_on_drop(stream: &Transport) {
         let _ = stream.set_zero_linger();
     }
 }
+
+/// HTTP/2: from here on the kernel takes little more than it can send. What it holds seems to be out, and is destroyed when a
+/// frame about its beginning comes to a socket that is closed by then.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn keep_unsent(stream: &Transport) {
+    if let Some(socket) = stream.socket() {
+        // Without it such a peer has only the grace to read what the kernel holds.
+        let _ = socket.set_tcp_notsent_lowat(UNSENT);
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn keep_unsent(_: &Transport) {}
 
 // === impl Lingering ===
 

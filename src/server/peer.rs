@@ -43,12 +43,18 @@ pub(super) struct Peer {
     unflushed: AtomicBool,
     /// Bytes have come that do not make a request yet.
     head: AtomicBool,
+    /// The bytes that came last begin something that does not end with them.
+    open: AtomicBool,
     /// Bytes have come at all.
     heard: AtomicBool,
     /// A request has come since somebody last looked.
     asked: AtomicBool,
     h2: AtomicBool,
     upgraded: AtomicBool,
+    /// HTTP/2: bytes of ours wait until the peer reads.
+    blocked: AtomicBool,
+    /// HTTP/2: bytes have come or gone since somebody last looked.
+    moved: AtomicBool,
     /// HTTP/2: streams that have become something else.
     tunnels: AtomicU32,
     handshaking: AtomicBool,
@@ -100,10 +106,13 @@ impl Peer {
             withheld: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             head: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             heard: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             h2: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
             tunnels: AtomicU32::new(0),
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
@@ -125,7 +134,7 @@ impl Peer {
             State::Request
         } else if self.tunnels.load(Relaxed) > 0 {
             State::Upgraded
-        } else if begun > 0 || self.unflushed.load(Relaxed) || self.has_withheld() && !self.is_h2() {
+        } else if begun > 0 || self.is_unflushed() || self.has_withheld() && !self.is_h2() {
             // HTTP/1 cannot go on after a body that was not read to its end: the answer is the last one.
             State::Body
         } else if self.head.load(Relaxed) && !self.is_h2() {
@@ -157,19 +166,27 @@ impl Peer {
         Some(RequestCx::of_connection(in_flight, self.remote_addr))
     }
 
-    /// Bytes have come.
-    pub(super) fn hear(&self) {
+    /// Bytes have come; as far as they show it, they end where a head does or are `open`.
+    pub(super) fn hear(&self, open: bool) {
         self.heard.store(true, Relaxed);
-        if self.turns.load(Relaxed) == 0 && self.bodies.load(Relaxed) == 0 {
-            if self.unread.load(Relaxed) == UNREAD {
-                self.unread.store(SKIPPED, Relaxed);
-            } else {
-                self.head.store(true, Relaxed);
+        self.open.store(open, Relaxed);
+        if self.bodies.load(Relaxed) == 0 {
+            match (self.is_busy(), self.unread.load(Relaxed)) {
+                (false, UNREAD) => self.unread.store(SKIPPED, Relaxed),
+                (false, _) => self.head.store(true, Relaxed),
+                // The request in progress has come whole: this follows it.
+                (true, READ) => self.head.store(open, Relaxed),
+                (true, _) => {}
             }
         }
         if self.closing() == Closing::Idle {
             self.close(Closing::No);
         }
+    }
+
+    /// A request ends with an empty line: what came after that, if anything did, begins the next.
+    pub(super) fn no_more(&self) {
+        self.head.store(self.open.load(Relaxed), Relaxed);
     }
 
     /// A request has a body that has not wholly come.
@@ -245,6 +262,25 @@ impl Peer {
 
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Relaxed)
+    }
+
+    /// HTTP/2: whether bytes of ours wait until the peer reads.
+    pub(super) fn block(&self, blocked: bool) {
+        self.blocked.store(blocked, Relaxed);
+    }
+
+    fn is_unflushed(&self) -> bool {
+        self.unflushed.load(Relaxed) || self.blocked.load(Relaxed)
+    }
+
+    /// HTTP/2: bytes have come or gone.
+    pub(super) fn note_moved(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    /// Whether bytes have come or gone since this was last asked.
+    pub(super) fn take_moved(&self) -> bool {
+        self.moved.swap(false, Relaxed)
     }
 
     pub(super) fn open_tunnel(&self) {

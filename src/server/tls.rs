@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
 
 use super::Server;
 use super::handshake::{Handshake, Secured};
@@ -64,5 +66,13 @@ impl Handshake for TlsAcceptor {
     fn begin(&self, stream: Transport) -> Secured {
         let accepted = self.accept(stream);
         Box::pin(async move { accepted.await.map(|stream| Box::new(stream) as Box<dyn Io>) })
+    }
+}
+
+// === impl TlsStream ===
+
+impl Io for TlsStream<Transport> {
+    fn socket(&self) -> Option<SockRef<'_>> {
+        self.get_ref().0.socket()
     }
 }

@@ -1,14 +1,21 @@
 //! What a connection's bytes come and go by.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Bytes both ways, whatever they run over.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send {
+    /// What the kernel knows it by, if it knows it.
+    fn socket(&self) -> Option<SockRef<'_>> {
+        None
+    }
+}
 
 /// One type for all, so that the rest of a connection is compiled once; TCP, which is what most have, without a detour.
 pub(super) enum Transport {
@@ -16,11 +23,23 @@ pub(super) enum Transport {
     Other(Box<dyn Io>),
 }
 
-// === impl Io ===
-
-impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
-
 // === impl Transport ===
+
+impl Transport {
+    /// Whether the kernel holds something to read, of which the runtime may hear only later.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.socket().is_some_and(|socket| matches!(socket.peek(&mut [MaybeUninit::uninit()]), Ok(1..)))
+    }
+}
+
+impl Io for Transport {
+    fn socket(&self) -> Option<SockRef<'_>> {
+        match self {
+            Transport::Tcp(stream) => Some(stream.into()),
+            Transport::Other(stream) => stream.socket(),
+        }
+    }
+}
 
 impl AsyncRead for Transport {
     #[inline]

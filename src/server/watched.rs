@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
-use super::linger::{Lingering, reset_on_drop};
+use super::linger::{Lingering, keep_unsent, reset_on_drop};
 use super::peer::{Closing, Peer, State};
 use super::transport::Transport;
 
@@ -47,6 +47,12 @@ pub(super) struct Watched {
     cancelled: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
+/// Whether the bytes do not end as a head does; empty lines between requests are none of any.
+fn is_open(bytes: &[u8]) -> bool {
+    let ended = bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\n\n");
+    !ended && bytes.iter().any(|byte| !b"\r\n".contains(byte))
+}
+
 // === impl Watched ===
 
 impl Watched {
@@ -79,6 +85,7 @@ impl Watched {
             true if seen + common < PREFACE.len() => Some(seen + common),
             true => {
                 self.peer.set_h2();
+                keep_unsent(&self.io);
                 None
             }
             false => None,
@@ -88,6 +95,8 @@ impl Watched {
     /// There is nothing to read: whether this is the end all the same.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.peer.closing() {
+            // A request that has come is not left to a reset; the runtime is about to tell of it.
+            Closing::Head | Closing::Idle if self.io.is_waiting() => Poll::Pending,
             Closing::Head if self.peer.state() == State::Head => {
                 self.peer.cut();
                 self.poll_refuse(cx)
@@ -156,6 +165,9 @@ impl Watched {
     fn note_written(&mut self, written: &Poll<io::Result<usize>>) {
         if matches!(written, Poll::Ready(Ok(1..))) {
             (self.wrote, self.progress) = (true, true);
+            if self.peer.is_h2() {
+                self.peer.note_moved();
+            }
         }
     }
 
@@ -163,7 +175,13 @@ impl Watched {
     fn poll_stall<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = false;
+            if self.peer.is_h2() {
+                self.peer.block(false);
+            }
             return written;
+        }
+        if self.peer.is_h2() {
+            self.peer.block(true);
         }
         let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.write_stall)));
         if !self.stalled {
@@ -203,9 +221,10 @@ impl AsyncRead for Watched {
             return self.poll_hung_up(cx);
         }
         self.note_preface(bytes);
-        self.peer.hear();
+        self.peer.hear(is_open(bytes));
         if self.peer.is_h2() {
             self.heard = Some(Instant::now());
+            self.peer.note_moved();
         }
         Poll::Ready(Ok(()))
     }

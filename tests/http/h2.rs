@@ -46,7 +46,11 @@ pub struct Frame {
 impl Peer {
     /// Connects, and has said and heard what each side begins with.
     pub async fn connect(addr: SocketAddr, settings: &[(u16, u32)]) -> Peer {
-        let stream = TcpStream::connect(addr).await.unwrap();
+        Self::over(TcpStream::connect(addr).await.unwrap(), settings).await
+    }
+
+    /// As [`connect`](Self::connect), on a connection of the test's own.
+    pub async fn over(stream: TcpStream, settings: &[(u16, u32)]) -> Peer {
         stream.set_nodelay(true).unwrap();
         let mut peer = Peer { stream, kept: VecDeque::new() };
         peer.send_raw(PREFACE.as_bytes()).await;

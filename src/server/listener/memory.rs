@@ -8,7 +8,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
 use super::{Accepts, Address, Listener, Socket};
-use crate::server::transport::Transport;
+use crate::server::transport::{Io, Transport};
 
 /// Connects to the listener that it was made with by [`in_memory`]; clones do, too.
 #[derive(Debug, Clone)]
@@ -122,3 +122,7 @@ impl Accepts for Memory {
         Ok(self)
     }
 }
+
+// === impl DuplexStream ===
+
+impl Io for DuplexStream {}

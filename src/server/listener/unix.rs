@@ -3,10 +3,11 @@
 use std::io::{self, ErrorKind};
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::{Accepts, Address, Listener, Socket};
-use crate::server::transport::Transport;
+use crate::server::transport::{Io, Transport};
 
 // === impl Listener ===
 
@@ -63,5 +64,13 @@ impl Accepts for UnixListener {
 
     fn release(self: Box<Self>) -> io::Result<Box<dyn Socket>> {
         Ok(Box::new(self.into_std()?))
+    }
+}
+
+// === impl UnixStream ===
+
+impl Io for UnixStream {
+    fn socket(&self) -> Option<SockRef<'_>> {
+        Some(self.into())
     }
 }

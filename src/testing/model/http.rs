@@ -15,9 +15,12 @@ use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::sleep;
 
+use self::polite::Polite;
 use super::Choices;
 use crate::server::{self, Connector, RequestBody, RequestCx};
 use crate::{Budget, GateReport, ShutdownCoordinator, signal};
+
+mod polite;
 
 const MS: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_secs(5);
@@ -67,7 +70,8 @@ pub fn http(data: &[u8]) {
         let scripts = choices.0.chunks(choices.0.len().div_ceil(peers).max(1));
         let peers: Vec<_> =
             scripts.map(|script| tokio::spawn(peer(script.to_vec(), connector.clone()))).collect();
-        let polite = tokio::spawn(polite(data.first().copied().unwrap_or_default(), trigger, connector));
+        let mut cuts = data.iter().copied().chain(std::iter::repeat(0));
+        let polite = Polite { trigger, connector, cut: 0 }.all(|| cuts.next().unwrap_or_default());
         let stops = async {
             sleep(trigger).await;
             handle.trigger("model");
@@ -78,26 +82,13 @@ pub fn http(data: &[u8]) {
         assert!(report.took() <= GRACE, "{report}");
         assert!(report.gates().iter().all(GateReport::adds_up), "{report}");
         assert_eq!((gate.in_flight(), report.code()), (0, 0), "{report}");
-        let answer = polite.await.expect("it asks and reads");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}\n{report}");
+        for polite in polite {
+            assert!(polite.await.is_ok(), "{report}");
+        }
         for peer in peers {
             peer.abort();
         }
     });
-}
-
-/// Sends a request in two parts before the stop begins, or as it does, and reads its answer.
-async fn polite(cut: u8, trigger: Duration, connector: Connector) -> String {
-    let (first, rest) = REQUESTS[0].split_at(usize::from(cut) % REQUESTS[0].len());
-    let (first, rest) = if first.is_empty() { (rest, first) } else { (first, rest) };
-    sleep(trigger.saturating_sub(MS)).await;
-    let mut stream = connector.connect().expect("it listens");
-    stream.write_all(first).await.expect("it is read");
-    sleep(u32::from(cut) * 3 * MS).await;
-    stream.write_all(rest).await.expect("it is read");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer in letters");
-    answer
 }
 
 async fn peer(script: Vec<u8>, connector: Connector) {
