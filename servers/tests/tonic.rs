@@ -1,5 +1,4 @@
 //! The layer around tonic: health turns before anything else, calls are finished, and there is a deadline after the signal.
-#![cfg(feature = "tower")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
