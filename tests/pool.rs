@@ -76,8 +76,8 @@ async fn a_held_connection_does_not_keep_the_stop_and_is_counted() {
             drop(lent);
             told
         });
-        shutdown.handle().trigger("test");
         let began = Instant::now();
+        shutdown.handle().trigger("test");
         let report = shutdown.run().await;
         assert!(began.elapsed() < limit + 250 * MS, "{report}");
         let hook = report.hook("sqlite").unwrap();

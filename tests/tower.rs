@@ -379,8 +379,8 @@ async fn what_is_stuck_is_cut_at_the_deadline_and_counted_by_its_state() {
             }
         })
         .await;
-        foreign.handle.trigger("test");
         let stopped = Instant::now();
+        foreign.handle.trigger("test");
         let refused = stuck.answer().await;
         assert_eq!((refused.status, refused.says_close()), (503, true));
         assert_eq!(refused.text(), "the server stopped before the answer was complete");

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, stream};
 use serde_json::json;
-use winddown::{BoxError, ShutdownHandle};
+use winddown::{BoxError, Phase, ShutdownHandle};
 
 use crate::store::{Order, Placed, Status, Store};
 
@@ -39,7 +39,7 @@ async fn place(
     State(api): State<Api>,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Response {
-    if api.shutdown.is_stopping() {
+    if intake_has_stopped(&api.shutdown) {
         let retry = [(header::RETRY_AFTER, "1")];
         return (StatusCode::SERVICE_UNAVAILABLE, retry, error("the service is stopping")).into_response();
     }
@@ -64,6 +64,11 @@ async fn place(
         Ok(None) => failed(&BoxError::from("the order is not there")),
         Err(why) => failed(&why),
     }
+}
+
+/// While it stops, clients that the kernel had taken for us still come, and are served as those before them.
+fn intake_has_stopped(shutdown: &ShutdownHandle) -> bool {
+    shutdown.is_stopping() && shutdown.phase() != Some(Phase::StopIntake)
 }
 
 async fn show(State(api): State<Api>, id: Result<Path<String>, PathRejection>) -> Response {

@@ -19,6 +19,9 @@ use tonic_health::server::{HealthReporter, HealthService, WatchStream};
 use winddown::server::tower::InFlightLayer;
 use winddown::{Budget, Outcome, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
+#[path = "../../tests/support/within.rs"]
+mod within;
+
 const MS: Duration = Duration::from_millis(1);
 /// Far more than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -145,7 +148,7 @@ async fn check(client: &mut HealthClient<Channel>, service: &str) -> Result<i32,
 }
 
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within::within(SOON, future).await
 }
 
 fn drain(report: &Report) -> &winddown::PhaseReport {
@@ -203,6 +206,8 @@ async fn a_server_that_takes_calls_after_the_close_refuses_them_as_unavailable()
     let refused = check(&mut late, "").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(refused.message(), "the server is stopping: try again");
+    let stream = soon(late.watch(HealthCheckRequest::default())).await.unwrap_err();
+    assert_eq!((stream.code(), stream.message()), (Code::Unavailable, "the server is stopping: try again"));
     grpc.release.add_permits(1);
     assert_eq!(soon(running).await.unwrap().unwrap(), SERVING);
     assert!(grpc.report().await.is_clean());
@@ -218,8 +223,8 @@ async fn a_stuck_call_and_a_stuck_stream_are_cut_at_the_deadline_with_a_status()
         assert_eq!(soon(watching.message()).await.unwrap().unwrap().status, SERVING);
         let stuck = tokio::spawn(async move { check(&mut other, "slow").await });
         grpc.entered().await;
-        grpc.handle.trigger("test");
         let stopped = Instant::now();
+        grpc.handle.trigger("test");
         assert_eq!(soon(watching.message()).await.unwrap().unwrap().status, NOT_SERVING);
         let ended = soon(watching.message()).await.unwrap_err();
         assert_eq!(ended.code(), Code::Unavailable, "{ended:?}");

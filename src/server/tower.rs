@@ -28,7 +28,9 @@
 //! - **Flushing.** The last bytes of an answer are the server's when the body has ended; therefore it is spawned and awaited.
 
 use std::fmt;
-use std::task::{Context, Poll};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
@@ -51,6 +53,9 @@ pub use answer::{AnswerBody, Answering};
 /// gRPC with the status *unavailable*. From the trigger on HTTP/1 answers carry `Connection: close`. When the drain is over a
 /// handler that does not answer in the same moment is dropped and answered for in the same way, and a body is ended with an
 /// error; both are counted as *cut*, in the state `request` or `body`.
+///
+/// Around routes of a [server of ours](super::serve) it does the same: what that server still takes after the close is refused
+/// there, and answered beside it.
 #[derive(Clone)]
 pub struct InFlightLayer {
     gate: Gate,
@@ -58,11 +63,14 @@ pub struct InFlightLayer {
 }
 
 /// A service whose requests are counted; made by [`InFlightLayer`].
-#[derive(Clone)]
+///
+/// It is ready when the service is; and once the gate has closed at all times, since then it refuses what comes.
 pub struct Counted<S> {
     service: S,
     gate: Gate,
     retry_after: u32,
+    /// Made when the service is not ready.
+    stopping: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 /// What of a request decides how it is answered.
@@ -104,7 +112,7 @@ impl<S> Layer<S> for InFlightLayer {
     type Service = Counted<S>;
 
     fn layer(&self, service: S) -> Counted<S> {
-        Counted { service, gate: self.gate.clone(), retry_after: self.retry_after }
+        Counted { service, gate: self.gate.clone(), retry_after: self.retry_after, stopping: None }
     }
 }
 
@@ -129,7 +137,8 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(cx)
+        let ready = self.service.poll_ready(cx);
+        if ready.is_pending() { self.poll_closed(cx).map(Ok) } else { ready }
     }
 
     #[inline]
@@ -146,6 +155,23 @@ where
             }
         }
         Answering::new(|| self.service.call(request), in_flight, kind)
+    }
+}
+
+impl<S> Counted<S> {
+    /// Whether the service need not be ready, as it is called no more.
+    #[cold]
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let stopping = self.stopping.get_or_insert_with(|| Box::pin(self.gate.stopping()));
+        ready!(stopping.as_mut().poll(cx));
+        if self.gate.is_closed() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<S: Clone> Clone for Counted<S> {
+    fn clone(&self) -> Self {
+        let service = self.service.clone();
+        Counted { service, gate: self.gate.clone(), retry_after: self.retry_after, stopping: None }
     }
 }
 

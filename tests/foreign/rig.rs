@@ -7,8 +7,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use winddown::testing::process::{Exit, Process, Running};
 
+use within::within;
+
+#[path = "../support/within.rs"]
+pub mod within;
+
 /// Far more than any of it takes on a slow machine.
-const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 pub const GRACE: Duration = Duration::from_secs(20);
 /// Far less than the drain that the grace period allows, and than actix's own 30 s.
 pub const AT_ONCE: Duration = Duration::from_secs(9);
@@ -50,5 +55,5 @@ pub fn check(answer: &str, exit: &Exit) {
 }
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within(SOON, future).await
 }

@@ -18,6 +18,9 @@ use tokio::task::JoinHandle;
 use winddown::server::{self, Server};
 use winddown::{Budget, GateReport, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
+#[path = "../support/within.rs"]
+mod within;
+
 /// Far more than anything here takes on a slow machine.
 pub const SOON: Duration = Duration::from_secs(8);
 pub const MS: Duration = Duration::from_millis(1);
@@ -350,7 +353,7 @@ impl Answer {
 }
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within::within(SOON, future).await
 }
 
 /// What was said at the end, of which every ledger adds up.

@@ -13,6 +13,9 @@ use tokio::task::JoinHandle;
 use winddown::server::{self, Listener, Server};
 use winddown::{Budget, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
+#[path = "../support/within.rs"]
+mod within;
+
 /// Far more than anything here takes on a slow machine.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MS: Duration = Duration::from_millis(1);
@@ -47,7 +50,7 @@ pub fn coordinator() -> ShutdownCoordinator {
 }
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("something hangs")
+    within::within(SOON, future).await
 }
 
 /// Connects, by a thread that may block for as long as it takes.

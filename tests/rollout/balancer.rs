@@ -32,10 +32,11 @@ impl Haproxy {
     pub async fn start(place: &Place, replicas: &[Replica], backend: &str) -> Haproxy {
         let front = place.address(14);
         let socket = place.path("haproxy.sock");
+        // An answer to a check may take its time on a busy machine; else it has 100 ms, and all servers may seem down at once.
         let mut config = format!(
             "global\n  log stdout format raw local0\n  stats socket {} mode 600 level operator\n\
              defaults\n  mode http\n  log global\n  option httplog\n  option dontlog-normal\n  retries 0\n  \
-             timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n\
+             timeout connect 10s\n  timeout check 5s\n  timeout client 60s\n  timeout server 60s\n\
              frontend front\n  bind {front}\n  default_backend orders\n\
              backend orders\n  balance roundrobin\n  option httpchk GET /readyz\n  {backend}\n",
             socket.display()

@@ -15,6 +15,7 @@ struct Rollout {
     /// All that was logged.
     log: String,
     exits: Vec<Option<i32>>,
+    cuts: Vec<String>,
 }
 
 #[tokio::test]
@@ -83,7 +84,8 @@ async fn rollout(signal: Signal, unready: &str, backend: &str, least: u64, reque
     let (gets, posts) = (gets.end().await, posts.end().await);
     let log = haproxy.log() + &replicas.iter().map(Replica::told).collect::<String>();
     let exits = replicas.iter().flat_map(|replica| &replica.exits).map(|exit| exit.code).collect();
-    Some(Rollout { restarts, gets, posts, log, exits })
+    let cuts = replicas.iter().flat_map(Replica::cuts).collect();
+    Some(Rollout { restarts, gets, posts, log, exits, cuts })
 }
 
 // === impl Rollout ===
@@ -94,6 +96,7 @@ impl Rollout {
         let failed = self.failed();
         assert_eq!(failed, 0, "{failed} requests failed in {} restarts\n{}", self.restarts, self.told());
         assert!(self.exits.iter().all(|&code| code == Some(0)), "{:?}\n{}", self.exits, self.told());
+        assert!(self.cuts.is_empty(), "{:?}\n{}", self.cuts, self.told());
         assert!(self.restarts >= 6 && self.exits.len() as u64 == self.restarts, "{} restarts", self.restarts);
         assert!(self.gets.sent + self.posts.sent >= requests, "{}", self.told());
         assert!(self.gets.sent > 0 && self.posts.sent > 0, "{}", self.told());

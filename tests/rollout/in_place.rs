@@ -53,6 +53,7 @@ async fn restart(mut replica: Replica, loads: [Load; 2]) {
     for exit in &replica.exits {
         exit.assert_code(0);
     }
+    assert_eq!(replica.cuts(), [""; 0], "{told}");
     let refused = posts.refused;
     println!("{restarts} restarts: 0 of {} GET and {} POST failed, {refused} refused", gets.sent, posts.sent);
 }

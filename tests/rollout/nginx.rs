@@ -42,6 +42,7 @@ async fn rollout(unready: &str) {
     assert!(restarts >= 6 && gets.sent >= 250 * restarts, "{restarts} restarts\n{told}");
     for replica in &replicas {
         assert_eq!(replica.exits.len() as u64, restarts / 2);
+        assert_eq!(replica.cuts(), [""; 0]);
         for exit in &replica.exits {
             exit.assert_code(0);
         }

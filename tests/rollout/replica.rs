@@ -55,6 +55,16 @@ impl Replica {
         self.exits.push(end(before, signal).await);
     }
 
+    /// What those that have ended say of requests that they had to cut. A load that is ended knows nothing of one that it
+    /// waits for in vain.
+    pub fn cuts(&self) -> Vec<String> {
+        let lines = self.exits.iter().flat_map(|exit| &exit.lines).map(|line| line.text.trim());
+        lines
+            .filter(|line| line.starts_with("gate http: ") && line.contains(" cut ("))
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// What all of them wrote.
     pub fn told(&self) -> String {
         let running = self.running.iter().map(Running::stderr);
