@@ -1,7 +1,7 @@
 //! actix-web, whose own handling of signals is left off: the stop is ours, and its workers end within the drain.
 //!
 //! ```text
-//! cargo run --example actix_web
+//! cargo run -p winddown-servers --example actix_web
 //! curl -i localhost:8080/slow        and meanwhile Ctrl+C, or `kill -TERM` of the process
 //! ```
 

@@ -1,7 +1,7 @@
 //! No request that a client sent in good faith fails at a stop: the program that shows it beside others, in its short form.
 //!
 //! Ours has to hold in every scene. What the others do is printed (`--nocapture`), and asserted nowhere.
-#![cfg(all(unix, feature = "axum-ws", feature = "serde_json", feature = "test-util", feature = "tls"))]
+#![cfg(unix)]
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! tonic, with the layer around its services: health turns first, calls are finished, and the signal has a deadline.
 //!
 //! ```text
-//! cargo run --example tonic --features tower
+//! cargo run -p winddown-servers --example tonic
 //! grpcurl -plaintext localhost:8080 grpc.health.v1.Health/Watch        and meanwhile Ctrl+C
 //! ```
 //!

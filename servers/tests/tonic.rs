@@ -1,5 +1,4 @@
 //! The layer around tonic: health turns before anything else, calls are finished, and there is a deadline after the signal.
-#![cfg(feature = "tower")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use tonic_health::server::{HealthReporter, HealthService, WatchStream};
 use winddown::server::tower::InFlightLayer;
 use winddown::{Budget, Outcome, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
-#[path = "support/within.rs"]
+#[path = "../../tests/support/within.rs"]
 mod within;
 
 const MS: Duration = Duration::from_millis(1);

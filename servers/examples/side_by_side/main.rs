@@ -1,7 +1,7 @@
 //! Stops three servers with a real SIGTERM while clients are in the middle of something, and shows what those clients saw:
 //! ours, plain `axum::serve` with its graceful shutdown, and `axum-server` with a handle and a deadline.
 //!
-//! `cargo run --release --example side_by_side --features axum-ws,serde_json,test-util,tls`; `--help` lists the options.
+//! `cargo run --release -p winddown-servers --example side_by_side`; `--help` lists the options.
 //! Each scene starts its server as a process of its own. The exit code is 1 if ours did not hold in one of them.
 
 mod child;
