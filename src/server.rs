@@ -45,7 +45,7 @@
 //! | [`hang_up`](Server::hang_up) | 1 s | a request whose client has closed its side | dropped |
 //! | [`idle_grace`](Server::idle_grace) | 250 ms | at the stop: an idle connection | closed |
 //! | [`head_grace`](Server::head_grace) | 1 s | at the stop: a partial head, a TLS handshake, the answer to a GOAWAY | 408, cut |
-//! | [`cancel_grace`](Server::cancel_grace) | 100 ms | when the drain is over: a request | cut, *request* or *body* |
+//! | [`cancel_grace`](Server::cancel_grace) | 100 ms | when the drain is over: a request | 503, or where an answer has begun the end; cut, *request* or *body* |
 //!
 //! The size of a request's body has no limit here, as that is the program's to say (`axum::extract::DefaultBodyLimit`), and neither has
 //! the time of a handler; both end with the drain.
@@ -60,7 +60,7 @@
 //! | `handshaking` | its TLS handshake was not complete |
 //! | `idle` | it asked for nothing: kept longer than the drain, or an HTTP/2 peer that did not answer the GOAWAY |
 //! | `head` | a request's head had begun and not ended |
-//! | `request` | its handler had not answered, or somebody still read the request's body |
+//! | `request` | its handler had not answered, and its client was told 503; or somebody still read the request's body |
 //! | `body` | an answer had begun, and its last byte was not flushed |
 //! | `upgraded` | it had become something else: a websocket, a tunnel |
 //! | `panicked` | its handler panicked, which ended the connection, or over HTTP/2 the stream |
@@ -91,6 +91,7 @@ mod peer;
 
 mod body;
 mod pieces;
+mod refusal;
 mod request;
 
 mod linger;

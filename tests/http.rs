@@ -508,3 +508,25 @@ async fn the_advice_counts_what_the_drain_was_too_short_for_and_no_peer_that_met
     assert_eq!(cuts(&report), [("head".to_owned(), 1), ("request".to_owned(), 1)], "{report}");
     assert!(report.advice()[0].contains("too short for 1 of 2"), "{:?}", report.advice());
 }
+
+#[tokio::test]
+async fn a_handler_that_does_not_answer_is_answered_for_when_the_drain_is_over() {
+    for drain in [200 * MS, 900 * MS] {
+        let rig = Rig::new(budget().drain(drain)).await;
+        let mut stuck = rig.connect().await;
+        stuck.send(&get_request("/slow")).await;
+        rig.scene.entered().await;
+        let stopped = Instant::now();
+        rig.stop();
+        let answer = stuck.answer().await;
+        assert_eq!((answer.status, answer.says_close()), (503, true), "{}", answer.head);
+        assert_eq!(answer.text(), "the server stopped before the answer was complete");
+        assert!(answer.head.contains("retry-after: 1\r\n"), "{}", answer.head);
+        assert!(stopped.elapsed() >= drain, "{:?}", stopped.elapsed());
+        assert!(stuck.ends_cleanly().await);
+        let scene = std::sync::Arc::clone(&rig.scene);
+        let report = rig.report().await;
+        assert_eq!(cuts(&report), [("request".to_owned(), 1)], "{report}");
+        assert_eq!(scene.dropped.available_permits(), 1, "nothing of it lives");
+    }
+}

@@ -186,7 +186,10 @@ async fn a_guard_and_its_keeper_are_let_in_together_or_not_at_all() {
         assert_eq!(gate.in_flight(), 1, "the keeper holds it open");
         drop(keeper);
         gate.drained().await;
-        assert_eq!((gate.held_at_close(), gate.seat().keepers(), gate.children_after_close()), (2, (1, 0), 0));
+        assert_eq!(
+            (gate.held_at_close(), gate.seat().keepers(), gate.children_after_close()),
+            (2, (1, 0), 0)
+        );
     }
 }
 

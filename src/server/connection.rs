@@ -30,12 +30,14 @@ enum Stage {
     Stopping,
     /// The drain is over.
     Cancelled,
+    /// The peer is told that its requests will not be answered.
+    GivingUp,
     /// An HTTP/2 peer is told which streams were cut.
     Resetting,
 }
 
-/// How long it may take to tell a peer of cut streams.
-const RESETTING: Duration = Duration::from_millis(100);
+/// How long it may take to tell a peer, each time.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What a time limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,8 +133,13 @@ where
                     }
                     (Some(Due::Head | Due::Idle), State::Idle) => peer.close(Closing::Idle),
                     (Some(Due::Head | Due::Idle), _) => {}
+                    (Some(Due::Cancelled), State::Request) if stage == Stage::Cancelled => {
+                        stage = Stage::GivingUp;
+                        peer.cut();
+                        peer.give_up();
+                    }
                     (Some(Due::Cancelled), State::Request | State::Body | State::Upgraded)
-                        if peer.is_h2() && stage == Stage::Cancelled =>
+                        if peer.is_h2() && stage != Stage::Resetting =>
                     {
                         stage = Stage::Resetting;
                         peer.cut();
@@ -196,7 +203,7 @@ impl Limits {
         match (stage, peer.state()) {
             (Stage::Serving | Stage::Stopping, _) if peer.is_lingering() => None,
             (Stage::Cancelled, _) => Some((Due::Cancelled, self.cancel_grace)),
-            (Stage::Resetting, _) => Some((Due::Cancelled, RESETTING)),
+            (Stage::GivingUp | Stage::Resetting, _) => Some((Due::Cancelled, LAST_WORDS)),
             (Stage::Stopping, State::Idle) if peer.is_h2() => Some((Due::Silent, self.head_grace)),
             (Stage::Stopping, State::Idle) => Some((Due::Idle, self.idle_grace)),
             (Stage::Stopping, State::Head) => Some((Due::Head, self.head_grace)),

@@ -11,11 +11,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::cx::RequestCx;
 use crate::{Gate, InFlight, ShutdownHandle};
 
+mod given_up;
 mod state;
 #[cfg(test)]
 mod tests;
 mod turn;
 
+use given_up::GivenUp;
 pub(super) use state::{Closing, State};
 pub(super) use turn::Turn;
 use turn::{ANSWERING, BEGUN};
@@ -61,6 +63,7 @@ pub(super) struct Peer {
     closing: AtomicU8,
     /// HTTP/2: it has answered no PING.
     unanswered: AtomicBool,
+    given_up: GivenUp,
     /// The connection came to its end by itself.
     ended: AtomicBool,
     cut: AtomicU8,
@@ -117,6 +120,7 @@ impl Peer {
             handshaking: AtomicBool::new(false),
             closing: AtomicU8::new(Closing::No as u8),
             unanswered: AtomicBool::new(false),
+            given_up: GivenUp::default(),
             ended: AtomicBool::new(false),
             cut: AtomicU8::new(0),
             driver: AtomicWaker::new(),

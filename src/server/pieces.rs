@@ -15,8 +15,9 @@ pin_project! {
     /// hyper asks an HTTP/2 answer for more as soon as its client grants a single byte, and takes what it gets whole: given in
     /// one piece, it would seem to be out long before it is.
     pub(super) struct Pieces<B> {
+        // None where the words are ours.
         #[pin]
-        body: B,
+        body: Option<B>,
         split: bool,
         rest: Bytes,
     }
@@ -32,7 +33,11 @@ pub(super) enum Piece<D> {
 
 impl<B> Pieces<B> {
     pub(super) fn new(body: B, split: bool) -> Self {
-        Pieces { body, split, rest: Bytes::new() }
+        Pieces { body: Some(body), split, rest: Bytes::new() }
+    }
+
+    pub(super) fn ours(words: &'static str) -> Self {
+        Pieces { body: None, split: false, rest: Bytes::from_static(words.as_bytes()) }
     }
 }
 
@@ -47,7 +52,8 @@ impl<B: Body> Body for Pieces<B> {
     ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
         let this = self.project();
         if this.rest.is_empty() {
-            let frame = match ready!(this.body.poll_frame(cx)) {
+            let Some(body) = this.body.as_pin_mut() else { return Poll::Ready(None) };
+            let frame = match ready!(body.poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
                 ended => {
                     return Poll::Ready(ended.map(|failed| failed.map(|frame| frame.map_data(Piece::Whole))));
@@ -68,12 +74,12 @@ impl<B: Body> Body for Pieces<B> {
 
     #[inline]
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.rest.is_empty() && self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     #[inline]
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.body.size_hint();
+        let mut hint = self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let rest = self.rest.len() as u64;
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + rest);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
@@ -15,6 +15,11 @@ use tower_service::Service;
 use super::body::RequestBody;
 use super::peer::{Peer, Turn};
 use super::pieces::{Piece, Pieces};
+use super::refusal::{self, CUT, Kind};
+use crate::latch::FiredOwned;
+
+/// In seconds: by then the next process is asked.
+const RETRY_AFTER: u32 = 1;
 
 /// The program's service, as one connection sees it.
 pub(super) struct Served<S> {
@@ -31,8 +36,10 @@ pin_project! {
         #[pin]
         answer: TowerToHyperServiceFuture<S, Request<RequestBody>>,
         turn: Option<Turn>,
-        version: Version,
-        connect: bool,
+        // HTTP/2, whose requests have tasks of their own: made when there is something to wait for.
+        cancelled: Option<FiredOwned>,
+        h10: bool,
+        kind: Kind,
     }
 }
 
@@ -67,8 +74,9 @@ where
             request.extensions_mut().insert(cx);
         }
         Answering {
-            version: request.version(),
-            connect: request.method() == Method::CONNECT,
+            kind: Kind::of(&request, RETRY_AFTER),
+            h10: request.version() <= Version::HTTP_10,
+            cancelled: None,
             turn: Some(self.peer.begin()),
             answer: self.service.call(request.map(|body| RequestBody::new(body, &self.peer))),
         }
@@ -86,24 +94,36 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut answer = ready!(this.answer.poll(cx))?;
+        let kind = *this.kind;
+        let polled = this.answer.poll(cx);
+        if polled.is_pending() {
+            if let Some(turn) = &*this.turn {
+                // The handler lives until this is dropped, which comes next.
+                ready!(turn.peer().poll_given_up(this.cancelled, cx));
+            }
+        }
         let mut turn = this.turn.take().expect("not polled again after it was ready");
-        let upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS
-            || *this.connect && answer.status().is_success();
+        let Poll::Ready(answer) = polled else {
+            turn.answer(false);
+            let body = AnswerBody { body: Pieces::ours(if kind.grpc { "" } else { CUT }), turn };
+            return Poll::Ready(Ok(Response::from_parts(*refusal::head(CUT, kind), body)));
+        };
+        let (mut head, body) = answer?.into_parts();
+        let upgrade =
+            head.status == StatusCode::SWITCHING_PROTOCOLS || kind.connect && head.status.is_success();
         // The client's next request is to go elsewhere, from the trigger on.
-        let h1 = *this.version < Version::HTTP_2;
-        if h1 && !upgrade && turn.peer().handle.is_triggered() {
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        if kind.h1 && !upgrade && turn.peer().handle.is_triggered() {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         // Some of the request was kept from its handler: what it says of that is not the client's fault.
-        if turn.peer().has_withheld() && answer.status() == StatusCode::BAD_REQUEST {
-            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        if turn.peer().has_withheld() && head.status == StatusCode::BAD_REQUEST {
+            head.status = StatusCode::SERVICE_UNAVAILABLE;
         }
-        if *this.version <= Version::HTTP_10 && answer.body().size_hint().exact().is_none() {
+        if *this.h10 && body.size_hint().exact().is_none() {
             turn.peer().delimit_by_close();
         }
-        turn.answer(h1 && upgrade);
-        Poll::Ready(Ok(answer.map(|body| AnswerBody { body: Pieces::new(body, !h1), turn })))
+        turn.answer(kind.h1 && upgrade);
+        Poll::Ready(Ok(Response::from_parts(head, AnswerBody { body: Pieces::new(body, !kind.h1), turn })))
     }
 }
 

@@ -33,13 +33,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::response::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::RequestCx;
+use super::refusal::Kind;
 use crate::{BoxError, Gate};
 
 mod answer;
@@ -74,22 +74,8 @@ pub struct Counted<S> {
     stopping: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
-/// What of a request decides how it is answered.
-#[derive(Clone, Copy)]
-struct Kind {
-    h1: bool,
-    connect: bool,
-    grpc: bool,
-    /// In seconds.
-    retry_after: u32,
-}
-
-/// Why a request is answered by us.
-#[derive(Clone, Copy)]
-enum Refusal {
-    Closed,
-    Cut,
-}
+/// What a client is told whose request came too late.
+const CLOSED: &str = "the server is stopping: try again";
 
 // === impl InFlightLayer ===
 
@@ -182,59 +168,5 @@ impl<S: fmt::Debug> fmt::Debug for Counted<S> {
             .field("service", &self.service)
             .field("gate", &self.gate)
             .finish_non_exhaustive()
-    }
-}
-
-// === impl Kind ===
-
-impl Kind {
-    #[inline]
-    fn of<B>(request: &Request<B>, retry_after: u32) -> Self {
-        let h1 = request.version() < Version::HTTP_2;
-        let grpc = !h1 && request.method() == Method::POST && is_grpc(request.headers());
-        Kind { h1, connect: request.method() == Method::CONNECT, grpc, retry_after }
-    }
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// What gRPC calls 503.
-fn unavailable(words: &'static str) -> HeaderMap {
-    let status = (HeaderName::from_static("grpc-status"), HeaderValue::from_static("14"));
-    let message = (HeaderName::from_static("grpc-message"), HeaderValue::from_static(words));
-    HeaderMap::from_iter([status, message])
-}
-
-// === impl Refusal ===
-
-impl Refusal {
-    fn words(self) -> &'static str {
-        match self {
-            Refusal::Closed => "the server is stopping: try again",
-            Refusal::Cut => "the server stopped before the answer was complete",
-        }
-    }
-
-    /// Complete but for its body, which is what [`words`](Self::words) says, or nothing for gRPC.
-    ///
-    /// In a box, so that it is not written to where the other answers lie.
-    #[cold]
-    fn head(self, kind: Kind) -> Box<Parts> {
-        let (mut head, ()) = Response::new(()).into_parts();
-        let headers = &mut head.headers;
-        if kind.grpc {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-            headers.extend(unavailable(self.words()));
-            return Box::new(head);
-        }
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        headers.insert(header::RETRY_AFTER, kind.retry_after.into());
-        if kind.h1 {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        head.status = StatusCode::SERVICE_UNAVAILABLE;
-        Box::new(head)
     }
 }

@@ -10,8 +10,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{Kind, Refusal, unavailable};
+use super::CLOSED;
 use crate::latch::FiredOwned;
+use crate::server::refusal::{self, CUT, Kind, unavailable};
 use crate::{BoxError, Cancelled, InFlight};
 
 /// A request's place at the gate, with the state that it is in. Small: it moves with each answer.
@@ -137,8 +138,8 @@ where
         // Taken apart, and put together in one place at the end: an answer that is borrowed as a whole, or is written to its place
         // from two sides, is moved once more, which costs as much as an allocation.
         let (head, words, turn) = 'answer: {
-            let refusal = match this.answer.as_mut().as_pin_mut().map(|answer| answer.poll(cx)) {
-                None => Refusal::Closed,
+            let words = match this.answer.as_mut().as_pin_mut().map(|answer| answer.poll(cx)) {
+                None => CLOSED,
                 Some(Poll::Ready(Ok(answer))) => {
                     let mut turn = mem::replace(this.turn, Turn::NONE);
                     let (mut head, body) = answer.into_parts();
@@ -156,11 +157,11 @@ where
                     ready!(this.turn.poll_cancelled(this.cancelled, cx));
                     this.answer.set(None);
                     *this.turn = Turn::NONE;
-                    Refusal::Cut
+                    CUT
                 }
             };
-            let words = if kind.grpc { "" } else { refusal.words() };
-            (*refusal.head(kind), Words::Ours { words }, Turn::NONE)
+            let head = refusal::head(words, kind);
+            (*head, Words::Ours { words: if kind.grpc { "" } else { words } }, Turn::NONE)
         };
         let body = AnswerBody { words, turn, cancelled: None, grpc: kind.grpc };
         Poll::Ready(Ok(Response::from_parts(head, body)))
@@ -229,7 +230,7 @@ where
         this.words.set(Words::Ours { words: "" });
         *this.turn = Turn::NONE;
         let end = match *this.grpc {
-            true => Ok(Frame::trailers(unavailable(Refusal::Cut.words()))),
+            true => Ok(Frame::trailers(unavailable(CUT))),
             false => Err(Cancelled.into()),
         };
         Poll::Ready(Some(end))
