@@ -125,8 +125,8 @@ impl<S> Server<S> {
 
     /// When the drain is over: how long requests still have to come to an end before they are cut; 100 ms when not given.
     ///
-    /// What they still read of a request [ends](super::RequestBody) at its beginning. HTTP/2 peers are then told which streams were cut,
-    /// which takes 100 ms more at most.
+    /// What they still read of a request [ends](super::RequestBody) at its beginning. Then clients whose handlers have not answered
+    /// are told so with 503, and HTTP/2 peers which streams were cut; each takes 100 ms more at most.
     pub fn cancel_grace(mut self, grace: Duration) -> Self {
         self.limits.cancel_grace = grace.min(LONGEST);
         self
