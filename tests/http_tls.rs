@@ -111,6 +111,15 @@ impl Rig {
         TlsConnector::from(Arc::new(config))
     }
 
+    /// A connection whose handshake has begun, and which the server knows of.
+    async fn half_hello(&self) -> TcpStream {
+        self.until_open(0).await;
+        let mut half = self.tcp().await;
+        half.write_all(HALF_HELLO).await.unwrap();
+        self.until_open(1).await;
+        half
+    }
+
     async fn tcp(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
     }
@@ -268,10 +277,7 @@ async fn a_handshake_that_is_never_completed_is_cut_by_its_limit_and_holds_up_no
 async fn a_handshake_that_is_not_completed_at_the_stop_is_cut_after_the_grace_of_a_head() {
     for grace in [150 * MS, 1300 * MS] {
         let rig = Rig::with(budget(), &[], |server| server.head_grace(grace)).await;
-        rig.until_open(0).await;
-        let mut half = rig.tcp().await;
-        half.write_all(HALF_HELLO).await.unwrap();
-        rig.until_open(1).await;
+        let mut half = rig.half_hello().await;
         rig.stop();
         let _ = ends(&mut half).await;
         let report = rig.report().await;
@@ -286,10 +292,7 @@ async fn a_handshake_is_cut_when_the_drain_is_over_and_by_its_own_limit_at_the_s
         let rig =
             Rig::with(budget().drain(drain), &[], |server| server.head_grace(LONG).handshake_limit(limit))
                 .await;
-        rig.until_open(0).await;
-        let mut half = rig.tcp().await;
-        half.write_all(HALF_HELLO).await.unwrap();
-        rig.until_open(1).await;
+        let mut half = rig.half_hello().await;
         rig.stop();
         let _ = ends(&mut half).await;
         let report = rig.report().await;
