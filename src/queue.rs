@@ -88,6 +88,14 @@ pub trait Queue: Send + Sync + 'static {
     /// May be dropped at any time: it takes nothing.
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
+    /// Ends what [`ready`](Queue::ready) may have left waiting at the server, and returns when that is over.
+    ///
+    /// For when nothing more is to be claimed, or not for a while. What such a wait still brings is passed on, so that no other
+    /// waiter misses it. A queue whose `ready` leaves nothing behind has nothing to do here.
+    fn stop_waiting(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// Makes leases end `length` from now, and says which of them are still their holder's, in the order given.
     ///
     /// For an owner that is ending not beyond its kill: see [`begin_drain`](Queue::begin_drain).
