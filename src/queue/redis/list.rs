@@ -168,7 +168,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// The server could not be asked.
     pub async fn find(&self, id: &JobId) -> Result<Option<Standing>, QueueError> {
-        let found = self.shared.run(&scripts::FIND, |call| drop(call.arg(id.as_str()))).await;
+        let found = self.shared.run(&scripts::FIND, |call| call.arg(id.as_str())).await;
         found.and_then(reply::standing).map_err(|error| QueueError::new("look for a job", error))
     }
 
@@ -178,7 +178,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// The server could not be asked.
     pub async fn pause(&self) -> Result<(), QueueError> {
-        let paused = self.shared.run(&scripts::WAKE, |call| drop(call.arg("pause"))).await;
+        let paused = self.shared.run(&scripts::WAKE, |call| call.arg("pause")).await;
         paused.map(drop).map_err(|error| QueueError::new("pause the queue", error))
     }
 
@@ -188,7 +188,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// The server could not be asked.
     pub async fn resume(&self) -> Result<(), QueueError> {
-        let resumed = self.shared.run(&scripts::WAKE, |call| drop(call.arg("resume"))).await;
+        let resumed = self.shared.run(&scripts::WAKE, |call| call.arg("resume")).await;
         resumed.map(drop).map_err(|error| QueueError::new("resume the queue", error))
     }
 
@@ -230,6 +230,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
                 for (job, item) in jobs.iter().zip(items) {
                     call.arg(job.id.as_str()).arg(job.priority).arg(millis(job.delay)).arg(item);
                 }
+                call
             });
             let new = answer.await.and_then(|new| Ok(Vec::<bool>::from_redis_value(new)?));
             let new = new.map_err(|error| QueueError::new("enqueue jobs", error))?;
@@ -261,7 +262,11 @@ impl Shared {
         self.server.link()
     }
 
-    async fn run(&self, script: &Script, args: impl FnOnce(&mut Cmd)) -> Result<Value, RedisError> {
+    async fn run(
+        &self,
+        script: &Script,
+        args: impl FnOnce(&mut Cmd) -> &mut Cmd,
+    ) -> Result<Value, RedisError> {
         let mut call = script.on(&[&self.prefix]);
         args(&mut call);
         self.link().call(script, &call).await

@@ -41,13 +41,14 @@ fn in_order(order: &[usize], answers: &[Held]) -> Vec<Held> {
     held
 }
 
-fn add_groups(call: &mut Cmd, groups: &[Group<'_>], leases: &[&Lease]) {
+fn add_groups<'a>(call: &'a mut Cmd, groups: &[Group<'_>], leases: &[&Lease]) -> &'a mut Cmd {
     for group in groups {
         call.arg(&group.token).arg(group.places.len());
         for place in group.places {
             call.arg(leases[*place].id.as_str());
         }
     }
+    call
 }
 
 // === impl List ===
@@ -71,7 +72,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
             let mark = under_way.as_ref().map_or("", |under_way| &under_way.mark);
             call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes).arg(mark);
             call.arg(unsure.len()).arg(&unsure);
-            add_groups(call, &groups, &leases);
+            add_groups(call, &groups, &leases)
         });
         let mut answer = Parts::of(answer.await?)?;
         let held = match answer.part() {
@@ -116,9 +117,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     async fn bury(&self, misfit: &Misfit, owner: &Owner, epoch: u64) {
         let token = format!("{epoch}:{owner}");
         let (id, reason) = (String::from_utf8_lossy(&misfit.id), &misfit.reason);
-        let buried = self.shared.run(&scripts::FAIL, |call| {
-            call.arg(token).arg(&misfit.id).arg(0).arg("-").arg(reason);
-        });
+        let buried = self
+            .shared
+            .run(&scripts::FAIL, |call| call.arg(token).arg(&misfit.id).arg(0).arg("-").arg(reason));
         match buried.await {
             Ok(_) => {
                 tracing::error!(target: "winddown", queue = self.shared.name, job = %id, reason, "job.dead");
@@ -137,7 +138,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
                 Some(delay) => call.arg(millis(delay)),
                 None => call.arg("-"),
             };
-            call.arg(reason);
+            call.arg(reason)
         });
         reply::held_one(&failed.await?)
     }
@@ -157,6 +158,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
                     call.arg(checkpoint.map_or_else(String::new, |checkpoint| format!("+{checkpoint}")));
                 }
             }
+            call
         });
         let held = reply::held(answer.await?)?;
         Ok(in_order(&order, &held))
@@ -168,7 +170,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let groups = by_claim(&mut order, &leases);
         let answer = self.shared.run(&scripts::EXTEND, |call| {
             call.arg(millis(length));
-            add_groups(call, &groups, &leases);
+            add_groups(call, &groups, &leases)
         });
         let held = reply::held(answer.await?)?;
         Ok(in_order(&order, &held))
@@ -239,7 +241,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
                 Some(kill_in) => call.arg(millis(kill_in)),
                 None => call.arg("-"),
             };
-            call.arg(&unsure);
+            call.arg(&unsure)
         });
         let found = found.await.and_then(|found| Parts::of(Value::Array(vec![found]))?.texts());
         let found = found.map_err(|error| QueueError::new("mark an owner as ending", error))?;
@@ -256,7 +258,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
 
     async fn counts(&self) -> Result<Counts, QueueError> {
         let counts = async {
-            let mut parts = Parts::of(self.shared.run(&scripts::COUNTS, |_| ()).await?)?;
+            let mut parts = Parts::of(self.shared.run(&scripts::COUNTS, |call| call).await?)?;
             let mut count = || parts.number().map(i64::unsigned_abs);
             Ok(Counts {
                 pending: count()?,
@@ -277,14 +279,14 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
         }
         let letters = async {
             let max = u32::try_from(max).unwrap_or(u32::MAX);
-            let letters = self.shared.run(&scripts::DEAD_LETTERS, |call| drop(call.arg(max))).await?;
+            let letters = self.shared.run(&scripts::DEAD_LETTERS, |call| call.arg(max)).await?;
             Parts::of(letters)?.map(reply::dead_letter).collect::<Result<Vec<_>, _>>()
         };
         letters.await.map_err(|error| QueueError::new("list dead letters", error))
     }
 
     async fn retry(&self, id: &JobId) -> Result<bool, QueueError> {
-        let retried = self.shared.run(&scripts::RETRY, |call| drop(call.arg(id.as_str()))).await;
+        let retried = self.shared.run(&scripts::RETRY, |call| call.arg(id.as_str())).await;
         retried
             .and_then(|retried| reply::number(&retried))
             .map(|retried| retried == 1)

@@ -248,7 +248,7 @@ impl Shared {
     ) -> Result<bool, RedisError> {
         let state = &self.waiter.state;
         if !state.borrow().looked {
-            let wait = reply::wait(reply::number(&self.run(&scripts::LOOK, |_| ()).await?)?);
+            let wait = reply::wait(reply::number(&self.run(&scripts::LOOK, |call| call).await?)?);
             if wait == Some(Duration::ZERO) {
                 return Ok(true);
             }
@@ -279,7 +279,7 @@ impl Shared {
     }
 
     async fn put_back(&self) -> Result<Value, RedisError> {
-        self.run(&scripts::WAKE, |_| ()).await
+        self.run(&scripts::WAKE, |call| call).await
     }
 }
 
