@@ -12,6 +12,10 @@ use self::link::Link;
 mod address;
 mod layout;
 mod link;
+mod list;
+mod warnings;
+
+pub use self::list::List;
 
 /// The longest name of a queue.
 const NAME_MAX: usize = 64;
