@@ -12,6 +12,9 @@ use self::link::Link;
 mod address;
 mod layout;
 mod link;
+mod stream;
+
+pub use stream::Stream;
 
 /// The longest name of a queue.
 const NAME_MAX: usize = 64;
