@@ -496,11 +496,11 @@ promises! {
     a_waiter_is_woken_by_a_job_that_comes_and_by_one_that_is_handed_back
 }
 
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", unix))]
 #[path = "queue_port/stream.rs"]
 mod stream;
 
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", unix))]
 macro_rules! promises_on_a_stream {
     ($($name:ident)*) => {
         mod on_stream {
@@ -511,7 +511,7 @@ macro_rules! promises_on_a_stream {
 
 // All but two: a stream has no priorities, and the age of a job is in the ID of its entry, which cannot be made older; see
 // `tests/queue_stream.rs` for what is promised instead.
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", unix))]
 promises_on_a_stream! {
     a_job_is_held_by_one_owner_at_a_time
     an_enqueued_name_that_is_there_is_left_as_it_is

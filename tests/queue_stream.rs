@@ -1,6 +1,6 @@
 //! The queue on a Redis stream: what is its own, beyond the promises of every queue.
 
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", unix))]
 
 #[path = "queue_stream/bench.rs"]
 mod bench;

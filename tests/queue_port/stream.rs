@@ -7,15 +7,12 @@ use winddown::queue::NewJob;
 use winddown::queue::redis::{Server, Stream};
 
 use super::Bench;
-
-#[allow(dead_code, reason = "each test file uses what it needs")]
-#[path = "../support/redis.rs"]
-mod support;
+use super::server::Redis;
 
 pub struct OnStream {
     queue: Stream<String>,
     connection: MultiplexedConnection,
-    _redis: support::Redis,
+    _redis: Redis,
 }
 
 /// The clock is the server's, so what it is compared with is moved instead. IDs of entries stay as they are.
@@ -45,7 +42,7 @@ return table.concat(all, '\\n')
 ";
 
 pub async fn bench() -> OnStream {
-    let redis = support::Redis::start();
+    let redis = Redis::start();
     let queue = Stream::open(Server::at(&redis.url()).unwrap(), "jobs", "workers").await.unwrap();
     OnStream { queue, connection: redis.connection().await, _redis: redis }
 }

@@ -200,6 +200,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         let found: Option<(String, Option<String>)> = self.place.ask("look for a job", &FIND, &call).await?;
         Ok(found.and_then(|(kind, past)| answer::standing(&kind, past.as_deref())))
     }
+
+    /// What of the server's settings puts jobs at risk, in words for who runs it: it may evict keys, or keeps nothing on disk.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn warnings(&self) -> Result<Vec<String>, QueueError> {
+        let warnings = super::warnings::warnings(&self.place.link).await;
+        warnings.map_err(|error| QueueError::new("read the settings of the server", error))
+    }
 }
 
 impl<T> Clone for Stream<T> {
