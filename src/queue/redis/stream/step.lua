@@ -50,11 +50,17 @@ end
 
 tidy(gone_after)
 
--- Delays that are over. One whose entry was not delivered yet only loses its delay.
+-- Delays that are over. What is not moved was not delivered yet, and only loses its delay, or was trimmed away.
 local due = call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT', 0, BOUND)
 if #due > 0 then
-  move(due, BACK)
+  local moved, rest = move(due, BACK), {}
   each('ZREM', LATER, due)
+  for _, id in ipairs(due) do
+    if not moved[id] then
+      rest[#rest + 1] = id
+    end
+  end
+  forget(rest)
 end
 
 -- Leases that are over.
