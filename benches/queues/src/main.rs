@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use speed::{Case, Seen};
 use targets::Targets;
-use ways::{Apalis, Batches, Loop, OursInMemory, Sidekiq, Way};
+use ways::{Apalis, Batches, Loop, Ours, OursInMemory, Sidekiq, Way};
 
 mod idle;
 mod link;
@@ -42,13 +42,13 @@ fn main() -> ExitCode {
         Apalis { name: "apalis-redis, batches of 256", batch: Some(256) },
     );
     if std::env::var("LOOP").is_ok() {
-        let ways: [&dyn Way; 2] = [&Loop, &memory];
+        let ways: [&dyn Way; 3] = [&Loop, &Ours, &memory];
         let case = Case { payload: 100, backlog: 200_000 };
         let seen = case.measure(&server, &ways, 5);
         case.print(&ways, &seen);
         return ExitCode::SUCCESS;
     }
-    let ways: [&dyn Way; 5] = [&Loop, &memory, &default, &batches, &Sidekiq];
+    let ways: [&dyn Way; 5] = [&Loop, &Ours, &default, &batches, &Sidekiq];
     let mut targets = Targets::default();
     if asked("speed") {
         let rounds = if quick { 3 } else { 9 };
@@ -65,8 +65,8 @@ fn main() -> ExitCode {
         idle::print(&server, &ways, 1, &mut targets, quick);
     }
     if asked("slow") {
-        let ways: [&dyn Way; 2] = [&Batches, &Loop];
-        slow::print(&server, &ways, None, &mut targets, if quick { 3 } else { 9 });
+        let ways: [&dyn Way; 3] = [&Batches, &Ours, &Loop];
+        slow::print(&server, &ways, 1, &mut targets, if quick { 3 } else { 9 });
     }
     targets.print();
     ExitCode::SUCCESS

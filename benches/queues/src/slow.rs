@@ -14,7 +14,7 @@ use crate::ways::Way;
 const LONGEST: Duration = Duration::from_millis(600);
 
 /// The first way is what batching allows: as many jobs a round trip as may run at once.
-pub fn print(server: &Server, ways: &[&dyn Way], ours: Option<usize>, targets: &mut Targets, rounds: usize) {
+pub fn print(server: &Server, ways: &[&dyn Way], ours: usize, targets: &mut Targets, rounds: usize) {
     let link = Link::to(&server.socket());
     let mut seen = vec![Seen::default(); ways.len()];
     for round in 0..rounds {
@@ -34,7 +34,7 @@ pub fn print(server: &Server, ways: &[&dyn Way], ours: Option<usize>, targets: &
         for nth in 0..AT_ONCE.len() {
             let ratio = seen[n].ratio(&seen[0], nth, Speed::a_second);
             print!(" |{:>7.0}/s {ratio:>6.2}", seen[n].median(nth, Speed::a_second));
-            if Some(n) == ours {
+            if n == ours {
                 let what = format!("slow link: {} at once, of what batching allows", AT_ONCE[nth]);
                 targets.at_least(&what, ratio, 0.9);
             }

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use winddown::queue::memory::Memory;
+use winddown::queue::redis::{List, Server};
 use winddown::queue::{self, Handler, Leased, NewJob, Queue};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
 use super::{Doing, Job, Opening, Sender, Way};
 use crate::measure::{Load, Tally};
+
+/// The list of `winddown::queue::redis`.
+pub struct Ours;
 
 /// The worker alone: what it takes without any server.
 #[derive(Default)]
@@ -41,6 +45,36 @@ async fn work<Q: Queue<Item = Load>>(queue: Q, job: Job, stop: oneshot::Receiver
     };
     let (report, ()) = tokio::join!(shutdown.run(), stopped);
     assert!(report.is_clean(), "{report}");
+}
+
+// === impl Ours ===
+
+/// Over a connection of its own.
+async fn open(url: &str) -> List<Load> {
+    List::open(Server::at(url).expect("a good URL"), "bench").await.expect("it is ours")
+}
+
+impl Way for Ours {
+    fn name(&self) -> &'static str {
+        "winddown"
+    }
+
+    fn sender<'a>(&'a self, url: &'a str) -> Opening<'a> {
+        Box::pin(async move { Box::new(Enqueuing(open(url).await)) as Box<dyn Sender> })
+    }
+
+    fn work(&self, job: Job, stop: oneshot::Receiver<()>) -> Doing<'static> {
+        Box::pin(async move { work(open(&job.url).await, job, stop).await })
+    }
+}
+
+impl Sender for Enqueuing<List<Load>> {
+    fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
+        Box::pin(async move {
+            let jobs: Vec<_> = loads.into_iter().map(new).collect();
+            self.0.enqueue_all(&jobs).await.expect("it answers");
+        })
+    }
 }
 
 // === impl OursInMemory ===
