@@ -84,7 +84,8 @@ fn spawn(folder: &Path, args: &[String]) -> Child {
     command.args(["--port", "0", "--unixsocket"]).arg(&socket).arg("--dir").arg(folder).args(args);
     let log = std::fs::File::create(folder.join("redis.log")).unwrap();
     let child = command.stdin(Stdio::null()).stdout(log).stderr(Stdio::null()).spawn();
-    let mut child = child.unwrap_or_else(|error| panic!("redis-server (`scripts/test` installs it): {error}"));
+    let mut child =
+        child.unwrap_or_else(|error| panic!("redis-server (`scripts/test` installs it): {error}"));
     let began = Instant::now();
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {
         let log = || std::fs::read_to_string(folder.join("redis.log")).unwrap_or_default();
