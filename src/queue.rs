@@ -1,7 +1,8 @@
 //! Queues whose jobs outlive the process that holds them.
 //!
 //! [`Queue`] is the port: what a queue has to promise so that a stop loses no job, runs none twice at once and uses up no
-//! attempt. [`memory`] keeps the promises within one process, and `sql` (feature `sqlx-sqlite`) in a table of SQLite.
+//! attempt. [`memory`] keeps the promises within one process, `sql` (feature `sqlx-sqlite`) in a table of SQLite, and `redis` (feature `redis`) in a server that
+//! many processes share.
 //!
 //! # The rules, the same for every technology
 //!
@@ -10,7 +11,8 @@
 //! - The queue's clock counts, not ours: callers give lengths of time, never moments.
 //! - *Attempts* are used by [`nack`](Queue::nack) and [`dead_letter`](Queue::dead_letter) alone. A job handed back, or held by a
 //!   process that had said that it was ending, was *interrupted*; one whose lease ran out otherwise has *crashed* its holder.
-//! - A lease that ran out, and that nobody has claimed anew, is still its holder's to settle.
+//! - A lease that ran out is still its holder's to settle until it is *reclaimed*: by a claim of that job, or by any worker that
+//!   puts what ran out back into its place before somebody claims it.
 //! - Jobs are claimed by priority, then in the order in which they were first enqueued. A job handed back keeps its place in
 //!   that order, so it stands at the head again. Where more delays are over than one claim takes, those that ended first go first.
 
@@ -20,6 +22,8 @@ use std::time::Duration;
 mod job;
 pub mod memory;
 mod name;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlx-sqlite")]
 pub mod sql;
 mod strict;
