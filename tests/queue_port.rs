@@ -590,6 +590,7 @@ mod memory {
 }
 
 #[cfg(all(feature = "redis", unix))]
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
 mod server;
 
