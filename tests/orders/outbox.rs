@@ -13,6 +13,7 @@ use winddown::queue::{Enqueued, NewJob, Owner, Queue};
 use winddown::testing::process::Signal;
 
 use crate::client::Client;
+use crate::redis::queued;
 use crate::service::{Place, Random, Service, bare, eventually, order, times};
 
 /// As the program stores it: what is left out is there.
@@ -45,13 +46,14 @@ async fn prepared() -> Place {
 }
 
 /// Runs the service until all that is stored has gone its way, and one more order behind it.
-async fn all_done(place: &Place, orders: i64) {
+async fn all_done(place: &mut Place, orders: u32) {
     let service = place.start([]).await;
     eventually("the outbox is empty", async || place.number("SELECT count(*) FROM outbox").await == 0).await;
     service.place("last", 0).await;
     service.until("last", "done").await;
     service.term().await.assert_code(0);
-    place.assert_done_once(orders + 1).await;
+    place.assert_done_once(i64::from(orders + 1)).await;
+    assert_eq!(queued(place).await, u64::from(orders + 1), "each was queued once");
 }
 
 /// How often a handler has begun on an order shows in the epoch that it left.
@@ -61,9 +63,9 @@ async fn epoch(place: &Place, id: &str) -> i64 {
 
 #[tokio::test]
 async fn an_order_that_was_stored_and_not_queued_is_queued_at_the_next_start() {
-    let place = prepared().await;
+    let mut place = prepared().await;
     store(&place, "a1").await;
-    all_done(&place, 1).await;
+    all_done(&mut place, 1).await;
 }
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn an_order_that_was_queued_and_whose_row_is_still_there_is_not_queued_aga
         )
         .await;
     assert!(jobs.ack(&[claimed[0].lease.clone()]).await.expect("acked")[0].is_yours());
-    all_done(&place, 2).await;
+    all_done(&mut place, 2).await;
     assert_eq!(epoch(&place, "done").await, 0, "nobody has begun it again");
 }
 
@@ -97,7 +99,7 @@ async fn an_order_whose_row_is_gone_and_whose_mark_is_not_is_done_once() {
     let job = NewJob::new("a1".parse().expect("a name"), body("a1", 0));
     assert_eq!(jobs.enqueue_once(&[job]).await.expect("queued"), [Enqueued::Added]);
     place.execute("DELETE FROM outbox").await;
-    all_done(&place, 1).await;
+    all_done(&mut place, 1).await;
 }
 
 #[tokio::test]
@@ -149,7 +151,7 @@ async fn while_redis_is_away_orders_are_taken_and_they_are_queued_when_it_is_bac
     assert_eq!(service.state("before").await["state"], "done");
     assert_eq!(service.get("/readyz").await.status, 200, "what can take orders is ready");
     let stats = service.get("/stats").await;
-    assert_eq!(stats.status, 500, "it cannot be told: {stats:?}");
+    assert_eq!(stats.status, 503, "it cannot be told: {stats:?}");
     stats.error();
     place.redis().start_again();
     service.until_done(21).await;
@@ -252,12 +254,13 @@ async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     slow.term().await.assert_code(0);
     other.term().await.assert_code(0);
     place.assert_done_once(3).await;
+    assert_eq!(queued(&mut place).await, 3);
 }
 
 /// Two processes that share all, killed at random, while a client that does not give up places orders with either.
 async fn two_killed(times: u32) {
     const ORDERS: usize = 150;
-    let place = Place::with_redis();
+    let mut place = Place::with_redis();
     let args = ["--lease", "1s", "--grace", "3s"];
     let mut services = [place.start(args).await, place.start(args).await];
     let addresses = Arc::new(Mutex::new(services.each_ref().map(|service| service.address)));
@@ -302,7 +305,7 @@ async fn two_killed(times: u32) {
     place.assert_done_once(orders).await;
     assert_eq!(place.number("SELECT count(*) FROM outbox").await, 0);
     assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
-    // Were one queued twice, its second job would have told its own, smaller, counts.
+    assert_eq!(queued(&mut place).await, u64::try_from(ORDERS).expect("small"), "each was queued once");
     assert_eq!(stats["crashes"], place.number("SELECT sum(crashes) FROM orders").await, "{stats}");
     assert_eq!(stats["interruptions"], 0, "{stats}");
 }
