@@ -1,5 +1,6 @@
 //! The way of an order from the database into Redis, with a death or a pause at each point of it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -200,26 +201,59 @@ async fn orders_that_come_after_the_trigger_are_left_to_others() {
 }
 
 /// A way to Redis that can be shut: what is sent meanwhile arrives when it is open again.
-fn gated(place: &mut Place) -> (String, watch::Sender<bool>) {
-    let (path, server) = (place.path("gate.sock"), place.redis().socket());
-    let listener = UnixListener::bind(&path).expect("a socket");
-    let (open, is_open) = watch::channel(true);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let Ok(server) = UnixStream::connect(&server).await else { continue };
-            let ((asks, hears), (answers, asked)) = (client.into_split(), server.into_split());
-            tokio::spawn(carry(asks, asked, is_open.clone()));
-            tokio::spawn(carry(answers, hears, watch::channel(true).1));
-        }
-    });
-    (format!("redis+unix://{}", path.display()), open)
+struct Gate {
+    url: String,
+    /// Connections with smaller numbers are shut.
+    shut: watch::Sender<usize>,
+    connections: Arc<AtomicUsize>,
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: watch::Receiver<bool>) {
+impl Gate {
+    fn open(place: &mut Place) -> Gate {
+        let (path, server) = (place.path("gate.sock"), place.redis().socket());
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let (shut, is_shut) = watch::channel(0);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let numbers = Arc::clone(&connections);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = numbers.fetch_add(1, Ordering::Relaxed);
+                let Ok(server) = UnixStream::connect(&server).await else { continue };
+                let ((asks, hears), (answers, asked)) = (client.into_split(), server.into_split());
+                tokio::spawn(carry(asks, asked, number, is_shut.clone()));
+                tokio::spawn(carry(answers, hears, number, watch::channel(0).1));
+            }
+        });
+        Gate { url: format!("redis+unix://{}", path.display()), shut, connections }
+    }
+
+    /// A process that goes by this way.
+    async fn start(&self, place: &Place) -> Service {
+        let args = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &self.url];
+        Service::start(bare(args)).await
+    }
+
+    /// Lets nothing through that is sent from here on.
+    fn shut(&self) {
+        self.shut.send_replace(usize::MAX);
+    }
+
+    /// Lets through what comes on the connections from this number on.
+    fn open_from(&self, number: usize) {
+        self.shut.send_replace(number);
+    }
+}
+
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    number: usize,
+    mut is_shut: watch::Receiver<usize>,
+) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
         // Also where the sender is gone by now: what is on its way arrives.
-        let _ = is_open.wait_for(|open| *open).await;
+        let _ = is_shut.wait_for(|shut| number >= *shut).await;
         if to.write_all(&bytes[..length]).await.is_err() {
             return;
         }
@@ -229,17 +263,16 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: wat
 #[tokio::test]
 async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     let mut place = Place::with_redis();
-    let (url, open) = gated(&mut place);
-    let slow = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &url];
-    let slow = Service::start(bare(slow)).await;
+    let gate = Gate::open(&mut place);
+    let slow = gate.start(&place).await;
     let other = place.start([]).await;
-    open.send_replace(false);
+    gate.shut();
     // Its relay sends at once what it has, and that is on its way for long.
     slow.place("a1", 0).await;
     other.until("a1", "done").await;
     let begun = epoch(&place, "a1").await;
     assert!(begun > 0);
-    open.send_replace(true);
+    gate.open_from(0);
     // What it has after that comes by the same way, behind it.
     for id in ["a2", "a3"] {
         slow.place(id, 0).await;
@@ -255,6 +288,31 @@ async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     other.term().await.assert_code(0);
     place.assert_done_once(3).await;
     assert_eq!(queued(&mut place).await, 3);
+}
+
+#[tokio::test]
+async fn a_call_that_arrives_late_queues_nothing_that_its_own_relay_has_moved() {
+    let mut place = Place::with_redis();
+    let gate = Gate::open(&mut place);
+    let service = gate.start(&place).await;
+    gate.shut();
+    service.place("a1", 0).await;
+    // When the calls on the old connections have taken too long, new ones are opened.
+    let before = gate.connections.load(Ordering::Relaxed);
+    eventually("new connections", async || gate.connections.load(Ordering::Relaxed) > before).await;
+    gate.open_from(before);
+    service.until("a1", "done").await;
+    eventually("the outbox is empty", async || place.number("SELECT count(*) FROM outbox").await == 0).await;
+    service.place("a2", 0).await;
+    service.until("a2", "done").await;
+    gate.open_from(0);
+    for id in ["a3", "a4"] {
+        service.place(id, 0).await;
+        service.until(id, "done").await;
+    }
+    service.term().await.assert_code(0);
+    place.assert_done_once(4).await;
+    assert_eq!(queued(&mut place).await, 4, "each was queued once");
 }
 
 /// Two processes that share all, killed at random, while a client that does not give up places orders with either.
