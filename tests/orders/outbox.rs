@@ -186,6 +186,26 @@ async fn a_stop_or_a_kill_while_redis_is_away_leaves_the_orders_for_the_next_sta
 }
 
 #[tokio::test]
+async fn a_stop_while_redis_does_not_answer_ends_on_time_and_loses_no_order() {
+    for grace in [3, 5] {
+        let mut place = Place::with_redis();
+        let gate = Gate::open(&mut place);
+        let service = gate.start(&place, &["--lease", "1s", "--grace", &format!("{grace}s")]).await;
+        service.place("a1", 20_000).await;
+        service.until("a1", "working").await;
+        gate.shut();
+        service.place("a2", 0).await;
+        service.term().await.assert_within(Duration::from_secs(grace)).assert_line("stopped: SIGTERM");
+        gate.open_from(0);
+        let service = place.start([]).await;
+        service.until("a2", "done").await;
+        service.until("a1", "working").await;
+        service.running.signal(Signal::Kill);
+        assert_eq!(queued(&mut place).await, 2, "each was queued once");
+    }
+}
+
+#[tokio::test]
 async fn orders_that_come_after_the_trigger_are_left_to_others() {
     let place = Place::with_redis();
     let ending = place.start(["--grace", "20s", "--unready", "4s", "--drain", "8s"]).await;
@@ -228,9 +248,9 @@ impl Gate {
     }
 
     /// A process that goes by this way.
-    async fn start(&self, place: &Place) -> Service {
-        let args = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &self.url];
-        Service::start(bare(args)).await
+    async fn start(&self, place: &Place, args: &[&str]) -> Service {
+        let fixed = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &self.url];
+        Service::start(bare(fixed).args(args)).await
     }
 
     /// Lets nothing through that is sent from here on.
@@ -264,7 +284,7 @@ async fn carry(
 async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     let mut place = Place::with_redis();
     let gate = Gate::open(&mut place);
-    let slow = gate.start(&place).await;
+    let slow = gate.start(&place, &[]).await;
     let other = place.start([]).await;
     gate.shut();
     // Its relay sends at once what it has, and that is on its way for long.
@@ -294,7 +314,7 @@ async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
 async fn a_call_that_arrives_late_queues_nothing_that_its_own_relay_has_moved() {
     let mut place = Place::with_redis();
     let gate = Gate::open(&mut place);
-    let service = gate.start(&place).await;
+    let service = gate.start(&place, &[]).await;
     gate.shut();
     service.place("a1", 0).await;
     // When the calls on the old connections have taken too long, new ones are opened.
