@@ -453,6 +453,10 @@ macro_rules! promises {
         mod on_memory {
             $(#[tokio::test(start_paused = true)] async fn $name() { super::$name(super::memory::bench()).await })*
         }
+        #[cfg(all(feature = "redis", unix))]
+        mod on_list {
+            $(#[tokio::test] async fn $name() { super::$name(super::list::bench().await).await })*
+        }
         #[cfg(feature = "sqlx-sqlite")]
         mod on_sqlite {
             $(#[tokio::test] async fn $name() { super::$name(super::sqlite::bench().await).await })*
@@ -536,6 +540,92 @@ mod memory {
         bench.queue().begin_drain(&owner("one"), Some(secs(7))).await.unwrap();
         bench.queue().ready().await;
         assert_eq!(start.elapsed(), Duration::from_millis(12_345) + LEASE + secs(7));
+    }
+}
+
+#[cfg(all(feature = "redis", unix))]
+#[path = "support/redis.rs"]
+mod server;
+
+#[cfg(all(feature = "redis", unix))]
+mod list {
+    use super::server::Redis;
+    use super::*;
+    use redis::{Cmd, Value};
+    use winddown::queue::redis::{List, Server};
+
+    pub struct OnList {
+        queue: List<String>,
+        server: Redis,
+    }
+
+    pub async fn bench() -> OnList {
+        let server = Redis::start();
+        let queue = List::open(Server::at(&server.url()).unwrap(), "port").await.unwrap();
+        OnList { queue, server }
+    }
+
+    impl OnList {
+        async fn run(&self, script: &str, args: &[&str]) -> Value {
+            let mut connection = self.server.connection().await;
+            let mut command = Cmd::new();
+            command.arg("EVAL").arg(script).arg(0).arg(args);
+            connection.send_packed_command(&command).await.unwrap()
+        }
+    }
+
+    impl Bench for OnList {
+        type Queue = List<String>;
+
+        fn queue(&self) -> &List<String> {
+            &self.queue
+        }
+
+        async fn enqueue(&self, job: NewJob<String>) {
+            self.queue.enqueue(&job).await.unwrap();
+        }
+
+        // The clock is the server's, so what it is compared with is moved instead.
+        async fn pass(&self, time: Duration) {
+            let script = "
+                local by = tonumber(ARGV[1])
+                for _, key in ipairs({'leases', 'scheduled', 'dead', 'once'}) do
+                    key = '{port}:' .. key
+                    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+                        redis.call('ZINCRBY', key, -by, member)
+                    end
+                end
+                local function each(key, change)
+                    local all = redis.call('HGETALL', key)
+                    for i = 1, #all, 2 do redis.call('HSET', key, all[i], change(all[i + 1])) end
+                end
+                each('{port}:ending', function(mark)
+                    return (mark:gsub('%d+', function(time) return tonumber(time) - by end))
+                end)
+                each('{port}:jobs', function(value)
+                    local seq, time, rest = value:match('^(%d+) (%d+)(.*)$')
+                    return seq .. ' ' .. (tonumber(time) - by) .. rest
+                end)
+            ";
+            self.run(script, &[&time.as_millis().to_string()]).await;
+        }
+
+        async fn dump(&self) -> String {
+            let script = "
+                local all, read = {}, {
+                    string = function(key) return redis.call('GET', key) end,
+                    list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+                    hash = function(key) return redis.call('HGETALL', key) end,
+                    set = function(key) return redis.call('SORT', key, 'ALPHA') end,
+                    zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+                }
+                local keys = redis.call('KEYS', '*')
+                table.sort(keys)
+                for i, key in ipairs(keys) do all[i] = {key, read[redis.call('TYPE', key).ok](key)} end
+                return all
+            ";
+            format!("{:?}", self.run(script, &[]).await)
+        }
     }
 }
 

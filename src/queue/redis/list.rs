@@ -1,0 +1,279 @@
+//! A queue on a list and what belongs to it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+use serde::{Serialize, de::DeserializeOwned};
+
+use self::calls::Calls;
+use self::wait::Waiter;
+use super::link::{Link, Script};
+use super::{OpenError, Server, layout, prefix};
+use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
+
+mod calls;
+mod port;
+mod reply;
+mod scripts;
+mod wait;
+
+/// The layout that this version reads and writes.
+const LAYOUT: u32 = 1;
+
+/// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
+const KEYS: [(&str, &str); 12] = [
+    ("claims", "hash"),
+    ("dead", "zset"),
+    ("ending", "hash"),
+    ("jobs", "hash"),
+    ("leases", "zset"),
+    ("line", "zset"),
+    ("meta", "hash"),
+    ("once", "zset"),
+    ("pending", "list"),
+    ("reasons", "hash"),
+    ("scheduled", "zset"),
+    ("state", "hash"),
+];
+
+/// The key that waiters sleep at.
+const WAKE: (&str, &str) = ("wake", "list");
+
+/// How many jobs one call is about, at most: a script holds up everybody else for as long as it runs.
+const BATCH: usize = 1000;
+
+/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
+const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// A queue of `T`, stored as JSON, in a Redis; a clone is the same queue.
+pub struct List<T> {
+    shared: Arc<Shared>,
+    max_crashes: u32,
+    item: PhantomData<fn() -> T>,
+}
+
+struct Shared {
+    server: Server,
+    name: String,
+    prefix: String,
+    calls: Calls,
+    waiter: Waiter,
+}
+
+// === impl List ===
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
+    /// Opens the queue `name`, and makes it where there is none.
+    ///
+    /// # Errors
+    ///
+    /// The name is no plain name; a key of the queue is somebody else's, or of another layout; the server is too old, or could not
+    /// be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped.
+    pub async fn open(server: Server, name: &str) -> Result<List<T>, OpenError> {
+        let prefix = prefix(name)?;
+        let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
+        layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
+        let shared = Shared {
+            server,
+            name: name.to_owned(),
+            waiter: Waiter::new(&prefix),
+            prefix,
+            calls: Calls::new(),
+        };
+        Ok(List { shared: Arc::new(shared), max_crashes: MAX_CRASHES, item: PhantomData })
+    }
+
+    /// Crashes a job may cause before it becomes a dead letter; [`MAX_CRASHES`] unless said otherwise.
+    pub fn max_crashes(mut self, max: u32) -> List<T> {
+        self.max_crashes = max;
+        self
+    }
+
+    /// Adds a job, unless the queue holds one of that name, dead letters included.
+    ///
+    /// # Errors
+    ///
+    /// The item cannot be written as JSON, or the server could not be asked, or is full.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the job may have been added or not; to repeat the call is safe while the job is not done. Where it may be
+    /// done by then, see [`enqueue_once`](Self::enqueue_once).
+    pub async fn enqueue(&self, job: &NewJob<T>) -> Result<Enqueued, QueueError> {
+        let added = self.add("", std::slice::from_ref(job)).await?;
+        Ok(added.first().copied().unwrap_or(Enqueued::Exists))
+    }
+
+    /// Adds many jobs in their order; answers in that order, too.
+    ///
+    /// A thousand go at once, all or none of them; where there are more, an error leaves it open how many of those were added.
+    ///
+    /// # Errors
+    ///
+    /// As [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`enqueue`](Self::enqueue).
+    pub async fn enqueue_all(&self, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
+        self.add("", jobs).await
+    }
+
+    /// Adds jobs once and for all: a name that was added so is remembered until [`forget_once`](Self::forget_once), so that a
+    /// repeated call adds nothing, also where the job is done by then.
+    ///
+    /// For an outbox: read what is to be queued from your database, call this, delete it there, and then forget. Whatever fails
+    /// between two of these steps, the whole may be repeated, and each job is queued once. Names that nobody has told to forget are
+    /// forgotten after 7 days.
+    ///
+    /// # Errors
+    ///
+    /// As [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped, and repeated.
+    pub async fn enqueue_once(&self, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
+        self.add("once", jobs).await
+    }
+
+    /// Forgets names that [`enqueue_once`](Self::enqueue_once) has remembered.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn forget_once(&self, ids: &[JobId]) -> Result<(), QueueError> {
+        for ids in ids.chunks(BATCH) {
+            let mut command = Cmd::new();
+            command.arg("ZREM").arg(format!("{}once", self.shared.prefix));
+            for id in ids {
+                command.arg(id.as_str());
+            }
+            let forgotten = self.shared.link().query(&command).await;
+            forgotten.map_err(|error| QueueError::new("forget names", error))?;
+        }
+        Ok(())
+    }
+
+    /// How a job stands; `None` where there is no such job, or it is done.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn find(&self, id: &JobId) -> Result<Option<Standing>, QueueError> {
+        let found = self.shared.run(&scripts::FIND, |call| call.arg(id.as_str())).await;
+        found.and_then(reply::standing).map_err(|error| QueueError::new("look for a job", error))
+    }
+
+    /// Keeps everybody from claiming, in all processes, until [`resume`](Self::resume); what is claimed is not disturbed.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn pause(&self) -> Result<(), QueueError> {
+        let paused = self.shared.run(&scripts::WAKE, |call| call.arg("pause")).await;
+        paused.map(drop).map_err(|error| QueueError::new("pause the queue", error))
+    }
+
+    /// Lets jobs be claimed again.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn resume(&self) -> Result<(), QueueError> {
+        let resumed = self.shared.run(&scripts::WAKE, |call| call.arg("resume")).await;
+        resumed.map(drop).map_err(|error| QueueError::new("resume the queue", error))
+    }
+
+    /// Whether the queue is paused.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn is_paused(&self) -> Result<bool, QueueError> {
+        let mut command = Cmd::new();
+        command.arg("HEXISTS").arg(format!("{}state", self.shared.prefix)).arg("paused");
+        let paused = self.shared.link().query(&command).await;
+        paused
+            .and_then(|paused| reply::number(&paused))
+            .map(|paused| paused == 1)
+            .map_err(|error| QueueError::new("see whether the queue is paused", error))
+    }
+
+    /// What of the server's settings puts jobs at risk, each in one sentence: for the log, at the start.
+    ///
+    /// Jobs are at risk where the server may evict keys when it is full, and where it keeps nothing on disk.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn warnings(&self) -> Result<Vec<String>, QueueError> {
+        let warnings = super::warnings::warnings(self.shared.link()).await;
+        warnings.map_err(|error| QueueError::new("read the settings of the server", error))
+    }
+
+    async fn add(&self, once: &str, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
+        // All are written first: what cannot be is to keep none from being said.
+        let items: Result<Vec<String>, _> = jobs.iter().map(|job| serde_json::to_string(&job.item)).collect();
+        let items = items.map_err(|error| QueueError::new("write an item as JSON", error))?;
+        let mut added = Vec::with_capacity(jobs.len());
+        for (jobs, items) in jobs.chunks(BATCH).zip(items.chunks(BATCH)) {
+            let answer = self.shared.run(&scripts::ENQUEUE, |call| {
+                call.arg(once);
+                for (job, item) in jobs.iter().zip(items) {
+                    call.arg(job.id.as_str()).arg(job.priority).arg(millis(job.delay)).arg(item);
+                }
+                call
+            });
+            let new = answer.await.and_then(|new| Ok(Vec::<bool>::from_redis_value(new)?));
+            let new = new.map_err(|error| QueueError::new("enqueue jobs", error))?;
+            added.extend(new.into_iter().map(|new| if new { Enqueued::Added } else { Enqueued::Exists }));
+        }
+        Ok(added)
+    }
+}
+
+impl<T> Clone for List<T> {
+    fn clone(&self) -> List<T> {
+        List { shared: self.shared.clone(), max_crashes: self.max_crashes, item: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for List<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("List")
+            .field("name", &self.shared.name)
+            .field("server", &self.shared.server)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn link(&self) -> &Link {
+        self.server.link()
+    }
+
+    async fn run(
+        &self,
+        script: &Script,
+        args: impl FnOnce(&mut Cmd) -> &mut Cmd,
+    ) -> Result<Value, RedisError> {
+        let mut call = script.on(&[&self.prefix]);
+        args(&mut call);
+        self.link().call(script, &call).await
+    }
+}
+
+/// Milliseconds, rounded up: what is due after a moment is never due before it.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
+}

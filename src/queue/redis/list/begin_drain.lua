@@ -1,0 +1,26 @@
+-- ARGV: owner, time until the kill (or '-'), then marks of calls whose answers were lost.
+local owner, now = ARGV[1], millis()
+local found = recover(3, #ARGV)
+local kill = tonumber(ARGV[2])
+if kill then kill = now + kill end
+local mark = call('HGET', p .. 'ending', owner)
+local earlier = mark and tonumber(string.match(mark, '^(%d+) '))
+if earlier then kill = math.min(kill or earlier, earlier) end
+call('HSET', p .. 'ending', owner, (kill or '-') .. ' ' .. now)
+
+local holders = {}
+local all = call('ZRANGE', leases, 0, -1, 'WITHSCORES')
+for k = 1, #all, 2 do
+  local token = all[k]
+  local holder = string.match(token, '^%d+:(.*)$')
+  if holder then holders[holder] = true end
+  if holder == owner and kill and tonumber(all[k + 1]) > kill then call('ZADD', leases, kill, token) end
+end
+-- Marks of owners that never said a last word: a process is gone for good within a week of its end.
+local marks = call('HGETALL', p .. 'ending')
+for k = 1, #marks, 2 do
+  local since = tonumber(string.match(marks[k + 1], ' (%d+)$')) or 0
+  if since < now - 604800000 and not holders[marks[k]] then call('HDEL', p .. 'ending', marks[k]) end
+end
+wake()
+return found

@@ -1,0 +1,98 @@
+-- What the scripts share. KEYS[1] is what all keys begin with; see `list.rs` for the keys.
+local p, call = KEYS[1], redis.call
+local jobs, meta, leases, line = p .. 'jobs', p .. 'meta', p .. 'leases', p .. 'line'
+local YOURS, ALREADY, LOST, GONE = 1, 2, 3, 4
+local MOST = 4294967295
+
+-- Tells one waiter; a token that is there already tells enough.
+local function wake()
+  if call('LLEN', p .. 'wake') == 0 then call('LPUSH', p .. 'wake', '1') end
+end
+
+-- Where a job stands in the line: higher priorities first, then by sequence number. Digits only, so that bytes sort as numbers do.
+-- What cannot be read stands first at priority 0, and whoever claims it sets it aside.
+local function place(value, id)
+  local seq, priority = string.match(value or '', '^(%d+) %d+ (-?%d+) ')
+  return string.format('%010.0f%016.0f', 2147483647 - (tonumber(priority) or 0), tonumber(seq) or 0) .. id
+end
+
+local function put_back(ids)
+  if #ids == 0 then return end
+  local values = call('HMGET', jobs, unpack(ids))
+  local places = {}
+  for i, id in ipairs(ids) do
+    places[2 * i - 1], places[2 * i] = 0, place(values[i], id)
+  end
+  call('ZADD', line, unpack(places))
+end
+
+-- attempts, interruptions, crashes, the token of the last hand-back while it is pending, the checkpoint behind a '+'
+local function read(text)
+  local a, i, c, token, checkpoint = string.match(text or '', '^(%d+)\n(%d+)\n(%d+)\n([^\n]*)\n(.*)$')
+  if not a then return 0, 0, 0, '', '' end
+  return tonumber(a), tonumber(i), tonumber(c), token, checkpoint
+end
+
+local function write(id, a, i, c, token, checkpoint)
+  if a == 0 and i == 0 and c == 0 and token == '' and checkpoint == '' then
+    call('HDEL', meta, id)
+  else
+    a, i, c = math.min(a, MOST), math.min(i, MOST), math.min(c, MOST)
+    call('HSET', meta, id, a .. '\n' .. i .. '\n' .. c .. '\n' .. token .. '\n' .. checkpoint)
+  end
+end
+
+local function forget_claim(token)
+  call('ZREM', leases, token)
+  call('HDEL', p .. 'claims', token)
+end
+
+-- Takes the jobs ARGV[i..j] out of a claim. Nothing where all were in it, or else for each whether it was: 1 or 0.
+local function release(token, i, j)
+  local key, were, some = p .. 'h:' .. token, nil, true
+  if i == j then
+    if call('SREM', key, ARGV[i]) == 0 then return {0} end
+  else
+    local is = call('SMISMEMBER', key, unpack(ARGV, i, j))
+    some = false
+    for k = 1, #is do
+      if is[k] == 1 then some = true else were = is end
+    end
+    if some then call('SREM', key, unpack(ARGV, i, j)) end
+  end
+  if some and call('EXISTS', key) == 0 then forget_claim(token) end
+  return were
+end
+
+-- Why a claim does not hold a job.
+local function verdict(token, id, handed_back)
+  if call('HEXISTS', jobs, id) == 0 then return GONE end
+  if handed_back then
+    local _, _, _, last = read(call('HGET', meta, id))
+    if last == token then return ALREADY end
+  end
+  return LOST
+end
+
+-- Puts back, untouched, what was claimed by calls whose answers were lost: ARGV[i..j] are their marks. Says which were found.
+local function recover(i, j)
+  local found, lost = {}, {}
+  for k = i, j do lost[ARGV[k]] = true end
+  if i > j then return found end
+  local claims = call('HGETALL', p .. 'claims')
+  for k = 1, #claims, 2 do
+    local token, mark = claims[k], claims[k + 1]
+    if lost[mark] then
+      put_back(call('SMEMBERS', p .. 'h:' .. token))
+      call('DEL', p .. 'h:' .. token)
+      forget_claim(token)
+      found[#found + 1] = mark
+    end
+  end
+  return found
+end
+
+local function millis()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+end

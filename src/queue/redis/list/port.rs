@@ -1,0 +1,310 @@
+//! The port, on scripts.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::reply::{self, Misfit, Parts};
+use super::{BATCH, List, millis, scripts};
+use crate::queue::{
+    Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
+};
+
+/// What a script is told of one claim: its token, how many jobs, their ids. `places` are those of its jobs among all that were given.
+struct Group<'a> {
+    token: String,
+    places: &'a [usize],
+}
+
+/// Puts together what was claimed together, since a script asks once for each claim.
+fn by_claim<'a>(order: &'a mut Vec<usize>, leases: &[&Lease]) -> Vec<Group<'a>> {
+    order.extend(0..leases.len());
+    let of = |place: &usize| (leases[*place].epoch, leases[*place].owner.as_str());
+    // Stable: within a claim the order stays as it was given.
+    order.sort_by(|one, other| of(one).cmp(&of(other)));
+    order
+        .chunk_by(|one, other| of(one) == of(other))
+        .map(|places| {
+            let (epoch, owner) = of(&places[0]);
+            Group { token: format!("{epoch}:{owner}"), places }
+        })
+        .collect()
+}
+
+/// Brings what was answered, claim by claim, into the order in which the jobs were given.
+fn in_order(order: &[usize], answers: &[Held]) -> Vec<Held> {
+    let mut held = vec![Held::Lost; order.len()];
+    for (place, answer) in order.iter().zip(answers) {
+        held[*place] = *answer;
+    }
+    held
+}
+
+fn add_groups<'a>(call: &'a mut Cmd, groups: &[Group<'_>], leases: &[&Lease]) -> &'a mut Cmd {
+    for group in groups {
+        call.arg(&group.token).arg(group.places.len());
+        for place in group.places {
+            call.arg(leases[*place].id.as_str());
+        }
+    }
+    call
+}
+
+// === impl List ===
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
+    /// Acks up to [`BATCH`] jobs, and claims where `max` is not 0.
+    async fn step_once(
+        &self,
+        done: &[Lease],
+        owner: &Owner,
+        max: usize,
+        lease: Duration,
+    ) -> Result<Stepped<T>, RedisError> {
+        let calls = &self.shared.calls;
+        let leases: Vec<&Lease> = done.iter().collect();
+        let mut order = Vec::with_capacity(leases.len());
+        let groups = by_claim(&mut order, &leases);
+        let unsure = if max > 0 { calls.unsure(owner) } else { Vec::new() };
+        let under_way = (max > 0).then(|| calls.begin(owner));
+        let answer = self.shared.run(&scripts::STEP, |call| {
+            let mark = under_way.as_ref().map_or("", |under_way| &under_way.mark);
+            call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes).arg(mark);
+            call.arg(unsure.len()).arg(&unsure);
+            add_groups(call, &groups, &leases)
+        });
+        let mut answer = Parts::of(answer.await?)?;
+        let held = match answer.part() {
+            Value::Int(_) => vec![Held::Yours; done.len()],
+            some => in_order(&order, &reply::held(some)?),
+        };
+        if max == 0 {
+            return Ok(Stepped { held, claimed: Vec::new() });
+        }
+        let epoch = answer.number()?.unsigned_abs();
+        let (ids, values, pasts) = (Parts::of(answer.part())?, answer.part(), answer.part());
+        let (mut values, mut pasts) = (Parts::of(values)?, Parts::of(pasts).ok());
+        let now = answer.number()?.unsigned_abs();
+        let dead = answer.texts()?;
+        let wait = answer.number()?;
+        let found = answer.texts()?;
+        // Nothing is awaited between the answer and the jobs that it brought, so that none of them is forgotten.
+        if let Some(under_way) = under_way {
+            under_way.answered();
+        }
+        calls.heard(&found);
+        self.shared.waiter.stepped(reply::wait(wait));
+        for given_up in dead.chunks_exact(2) {
+            tracing::error!(target: "winddown", queue = self.shared.name, job = given_up[0], reason = given_up[1], "job.dead");
+        }
+        let mut claimed = Vec::with_capacity(max);
+        let mut misfits = Vec::new();
+        for id in ids {
+            let past = pasts.as_mut().map_or(Value::Nil, Parts::part);
+            match reply::claimed(id, values.part(), past, owner, epoch, now) {
+                Ok(job) => claimed.push(job),
+                Err(misfit) => misfits.push(misfit),
+            }
+        }
+        for misfit in misfits {
+            self.bury(&misfit, owner, epoch).await;
+        }
+        Ok(Stepped { held, claimed })
+    }
+
+    /// Sets a job aside that cannot be read, and lets the others of its batch go on.
+    async fn bury(&self, misfit: &Misfit, owner: &Owner, epoch: u64) {
+        let token = format!("{epoch}:{owner}");
+        let (id, reason) = (String::from_utf8_lossy(&misfit.id), &misfit.reason);
+        let buried = self
+            .shared
+            .run(&scripts::FAIL, |call| call.arg(token).arg(&misfit.id).arg(0).arg("-").arg(reason));
+        match buried.await {
+            Ok(_) => {
+                tracing::error!(target: "winddown", queue = self.shared.name, job = %id, reason, "job.dead");
+            }
+            // It is claimed and nobody renews it: whoever reclaims it after its lease tries again.
+            Err(error) => {
+                tracing::error!(target: "winddown", queue = self.shared.name, job = %id, reason, %error, "job.unreadable");
+            }
+        }
+    }
+
+    async fn fail(&self, lease: &Lease, delay: Option<Duration>, reason: &str) -> Result<Held, RedisError> {
+        let failed = self.shared.run(&scripts::FAIL, |call| {
+            call.arg(format!("{}:{}", lease.epoch, lease.owner)).arg(lease.id.as_str()).arg(1);
+            match delay {
+                Some(delay) => call.arg(millis(delay)),
+                None => call.arg("-"),
+            };
+            call.arg(reason)
+        });
+        reply::held_one(&failed.await?)
+    }
+
+    async fn requeue_some(&self, jobs: &[HandBack]) -> Result<Vec<Held>, RedisError> {
+        let leases: Vec<&Lease> = jobs.iter().map(|job| &job.lease).collect();
+        let mut order = Vec::with_capacity(leases.len());
+        let groups = by_claim(&mut order, &leases);
+        let answer = self.shared.run(&scripts::REQUEUE, |call| {
+            for group in &groups {
+                add_groups(call, std::slice::from_ref(group), &leases);
+                for place in group.places {
+                    call.arg(u8::from(jobs[*place].begun));
+                }
+                for place in group.places {
+                    let checkpoint = jobs[*place].checkpoint.as_deref();
+                    call.arg(checkpoint.map_or_else(String::new, |checkpoint| format!("+{checkpoint}")));
+                }
+            }
+            call
+        });
+        let held = reply::held(answer.await?)?;
+        Ok(in_order(&order, &held))
+    }
+
+    async fn extend_some(&self, leases: &[Lease], length: Duration) -> Result<Vec<Held>, RedisError> {
+        let leases: Vec<&Lease> = leases.iter().collect();
+        let mut order = Vec::with_capacity(leases.len());
+        let groups = by_claim(&mut order, &leases);
+        let answer = self.shared.run(&scripts::EXTEND, |call| {
+            call.arg(millis(length));
+            add_groups(call, &groups, &leases)
+        });
+        let held = reply::held(answer.await?)?;
+        Ok(in_order(&order, &held))
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> {
+    type Item = T;
+
+    async fn claim(&self, owner: &Owner, max: usize, lease: Duration) -> Result<Vec<Claimed<T>>, QueueError> {
+        if max == 0 {
+            return Ok(Vec::new());
+        }
+        let stepped = self.step_once(&[], owner, max.min(BATCH), lease).await;
+        stepped.map(|stepped| stepped.claimed).map_err(|error| QueueError::new("claim jobs", error))
+    }
+
+    async fn ready(&self) {
+        self.shared.ready().await;
+    }
+
+    async fn stop_waiting(&self) {
+        self.shared.stop_waiting().await;
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Held>, QueueError> {
+        let mut held = Vec::with_capacity(leases.len());
+        for leases in leases.chunks(BATCH) {
+            let some = self.extend_some(leases, length).await;
+            held.extend(some.map_err(|error| QueueError::new("extend leases", error))?);
+        }
+        Ok(held)
+    }
+
+    async fn ack(&self, leases: &[Lease]) -> Result<Vec<Held>, QueueError> {
+        let mut held = Vec::with_capacity(leases.len());
+        for leases in leases.chunks(BATCH) {
+            let some = self.step_once(leases, &leases[0].owner, 0, Duration::ZERO).await;
+            held.extend(some.map_err(|error| QueueError::new("ack jobs", error))?.held);
+        }
+        Ok(held)
+    }
+
+    async fn nack(&self, lease: &Lease, delay: Duration, reason: &str) -> Result<Held, QueueError> {
+        let held = self.fail(lease, Some(delay), reason).await;
+        held.map_err(|error| QueueError::new("nack a job", error))
+    }
+
+    async fn dead_letter(&self, lease: &Lease, reason: &str) -> Result<Held, QueueError> {
+        let held = self.fail(lease, None, reason).await;
+        held.map_err(|error| QueueError::new("make a job a dead letter", error))
+    }
+
+    async fn requeue(&self, jobs: &[HandBack]) -> Result<Vec<Held>, QueueError> {
+        let mut held = Vec::with_capacity(jobs.len());
+        for jobs in jobs.chunks(BATCH) {
+            let some = self.requeue_some(jobs).await;
+            held.extend(some.map_err(|error| QueueError::new("hand back jobs", error))?);
+        }
+        Ok(held)
+    }
+
+    async fn begin_drain(&self, owner: &Owner, kill_in: Option<Duration>) -> Result<(), QueueError> {
+        let unsure = self.shared.calls.unsure(owner);
+        let found = self.shared.run(&scripts::BEGIN_DRAIN, |call| {
+            call.arg(owner.as_str());
+            match kill_in {
+                Some(kill_in) => call.arg(millis(kill_in)),
+                None => call.arg("-"),
+            };
+            call.arg(&unsure)
+        });
+        let found = found.await.and_then(|found| Parts::of(Value::Array(vec![found]))?.texts());
+        let found = found.map_err(|error| QueueError::new("mark an owner as ending", error))?;
+        self.shared.calls.heard(&found);
+        Ok(())
+    }
+
+    async fn end_drain(&self, owner: &Owner) -> Result<(), QueueError> {
+        let mut command = Cmd::new();
+        command.arg("HDEL").arg(format!("{}ending", self.shared.prefix)).arg(owner.as_str());
+        let cleared = self.shared.link().query(&command).await;
+        cleared.map(drop).map_err(|error| QueueError::new("take the mark off an owner", error))
+    }
+
+    async fn counts(&self) -> Result<Counts, QueueError> {
+        let counts = async {
+            let mut parts = Parts::of(self.shared.run(&scripts::COUNTS, |call| call).await?)?;
+            let mut count = || parts.number().map(i64::unsigned_abs);
+            Ok(Counts {
+                pending: count()?,
+                scheduled: count()?,
+                active: count()?,
+                dead: count()?,
+                interruptions: count()?,
+                crashes: count()?,
+                oldest: reply::wait(parts.number()?),
+            })
+        };
+        counts.await.map_err(|error: RedisError| QueueError::new("count jobs", error))
+    }
+
+    async fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter>, QueueError> {
+        if max == 0 {
+            return Ok(Vec::new());
+        }
+        let letters = async {
+            let max = u32::try_from(max).unwrap_or(u32::MAX);
+            let letters = self.shared.run(&scripts::DEAD_LETTERS, |call| call.arg(max)).await?;
+            Parts::of(letters)?.map(reply::dead_letter).collect::<Result<Vec<_>, _>>()
+        };
+        letters.await.map_err(|error| QueueError::new("list dead letters", error))
+    }
+
+    async fn retry(&self, id: &JobId) -> Result<bool, QueueError> {
+        let retried = self.shared.run(&scripts::RETRY, |call| call.arg(id.as_str())).await;
+        retried
+            .and_then(|retried| reply::number(&retried))
+            .map(|retried| retried == 1)
+            .map_err(|error| QueueError::new("retry a dead letter", error))
+    }
+
+    async fn step(
+        &self,
+        done: &[Lease],
+        owner: &Owner,
+        max: usize,
+        lease: Duration,
+    ) -> Result<Stepped<T>, QueueError> {
+        let (before, last) = done.split_at(done.len().saturating_sub(BATCH));
+        let mut held = self.ack(before).await?;
+        let stepped = self.step_once(last, owner, max.min(BATCH), lease).await;
+        let stepped = stepped.map_err(|error| QueueError::new("ack and claim jobs", error))?;
+        held.extend(stepped.held);
+        Ok(Stepped { held, claimed: stepped.claimed })
+    }
+}

@@ -1,0 +1,26 @@
+//! The scripts: each is one atomic move.
+
+use crate::queue::redis::link::Script;
+
+// A server that is full refuses what makes it fuller. Only new jobs do, in the long run: what settles and claims them goes on.
+macro_rules! script {
+    ($name:literal) => {
+        script!("#!lua flags=allow-oom\n", $name)
+    };
+    ($first:literal, $name:literal) => {
+        Script::new(concat!($first, include_str!("place.lua"), include_str!($name)))
+    };
+}
+
+pub(super) static BEGIN_DRAIN: Script = script!("begin_drain.lua");
+pub(super) static COUNTS: Script = script!("counts.lua");
+pub(super) static DEAD_LETTERS: Script = script!("dead_letters.lua");
+pub(super) static ENQUEUE: Script = script!("#!lua\n", "enqueue.lua");
+pub(super) static EXTEND: Script = script!("extend.lua");
+pub(super) static FAIL: Script = script!("fail.lua");
+pub(super) static FIND: Script = script!("find.lua");
+pub(super) static LOOK: Script = script!("look.lua");
+pub(super) static REQUEUE: Script = script!("requeue.lua");
+pub(super) static RETRY: Script = script!("retry.lua");
+pub(super) static STEP: Script = script!("step.lua");
+pub(super) static WAKE: Script = script!("wake.lua");
