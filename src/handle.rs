@@ -137,6 +137,11 @@ impl ShutdownHandle {
         self.control.resumed().await;
     }
 
+    /// Waits until pulling is paused; not of use once the stop has begun.
+    pub(crate) async fn paused(&self) {
+        self.control.paused_is(true).await;
+    }
+
     /// Sleeps, but no longer than until the stop begins: for back-off and idle times.
     ///
     /// # Errors

@@ -239,7 +239,7 @@ async fn an_idle_worker_stops_without_asking_the_queue() {
         jobs.down.store(down, Ordering::SeqCst);
         let report = running.stop_after(ms(0)).await;
         assert!(report.is_clean() && report.took() == Duration::ZERO, "{report}");
-        assert_eq!(jobs.calls("").len(), 1, "only the first claim");
+        assert_eq!(jobs.calls("").len() - jobs.calls("stopped waiting").len(), 1, "only the first claim");
     }
 }
 
@@ -251,6 +251,58 @@ async fn a_coordinator_that_is_dropped_hands_its_jobs_back() {
     running.run.abort();
     sleep(ms(100)).await;
     assert_eq!(ids(&jobs.claimable().await), ["job-1", "job-2", "job-3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_at_the_server_is_ended_before_the_worker_is_and_holds_nothing_up() {
+    for takes in [300, 700] {
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));
+        *jobs.stop_takes.lock().unwrap() = ms(takes);
+        let work = queue::work("jobs", jobs.clone(), does).concurrency(2);
+        let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.took(), ms(takes), "{report}");
+        assert_eq!(jobs.calls("stopped"), [(ms(50 + takes), "stopped waiting".to_owned())]);
+        assert_eq!(jobs.calls("ack"), [(ms(100), "ack job-1".to_owned())]);
+        assert_eq!(jobs.calls("end_drain"), [(ms(100), "end_drain".to_owned())], "nothing is held any more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_end_a_wait_holds_up_neither_the_hand_back_nor_the_end() {
+    let (jobs, does) = (Probe::with([1]), Does::new(Act::Forever { shielded: false }));
+    *jobs.stop_takes.lock().unwrap() = ms(3_600_000);
+    let work = queue::work("jobs", jobs.clone(), does).concurrency(2);
+    let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+    assert!(report.took() < ms(10_000), "{report}");
+    assert_eq!(ledger(&report), (1, 0, 1, 0), "{report}");
+    assert_eq!(jobs.calls("requeue"), [(ms(8_050), "requeue job-1".to_owned())], "when the drain was over");
+    assert_eq!(jobs.calls("stopped"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_ends_the_wait_too_and_the_queue_is_not_asked_again_before_that_is_over() {
+    for takes in [100, 300] {
+        let (jobs, does) = (Probe::with([]), Does::new(Act::Sleep(ms(10))));
+        let began = Instant::now();
+        *jobs.stop_takes.lock().unwrap() = ms(takes);
+        let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));
+        sleep(ms(50)).await;
+        running.handle.pause();
+        sleep(ms(10)).await;
+        running.handle.resume();
+        jobs.enqueue(1);
+        sleep(ms(1_000)).await;
+        assert_eq!(does.runs()[0].from - began, ms(50 + takes));
+        assert_eq!(jobs.asked_while_ending.load(Ordering::SeqCst), 0);
+        assert_eq!(jobs.calls("stopped"), [(ms(50 + takes), "stopped waiting".to_owned())]);
+        running.handle.pause();
+        sleep(ms(1_000)).await;
+        assert_eq!(jobs.calls("stopped").len(), 2);
+        let report = running.stop_after(ms(1_000)).await;
+        assert_eq!(report.took(), Duration::ZERO, "nothing has waited since the pause: {report}");
+        assert_eq!(jobs.calls("stopped").len(), 2);
+    }
 }
 
 // === leases ===
@@ -325,6 +377,60 @@ async fn a_job_whose_lease_the_queue_calls_lost_is_cut_at_once() {
     let report = running.stop_after(ms(50)).await;
     assert_eq!(report.took(), Duration::ZERO, "{report}");
     assert_eq!((jobs.calls("ack").len(), jobs.calls("nack").len(), jobs.calls("requeue").len()), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_cut_in_time_also_while_a_renewal_hangs() {
+    for lease in [ms(900), ms(12_000)] {
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Forever { shielded: true }));
+        *jobs.extend_takes.lock().unwrap() = ms(3_600_000);
+        let work = queue::work("jobs", jobs.clone(), does.clone()).lease(lease);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(lease).await;
+        let gone = does.runs()[0].to.expect("it is gone by now") - does.runs()[0].from;
+        assert_eq!(gone, lease - (lease / 10).min(ms(1_000)));
+        running.stop_after(ms(0)).await;
+    }
+}
+
+/// Its lease ends sooner than the worker had meant to look again.
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_slow_claim_is_cut_in_time() {
+    for takes in [450, 500] {
+        let (jobs, does) = (Probe::with([]), Does::new(Act::Forever { shielded: true }));
+        let began = Instant::now();
+        jobs.extend_down.store(true, Ordering::SeqCst);
+        let work = queue::work("jobs", jobs.clone(), does.clone()).lease(ms(1_000));
+        let running = start(coordinator(ms(10_000)), work);
+        *jobs.claim_takes.lock().unwrap() = ms(takes);
+        sleep(ms(1_400)).await;
+        jobs.enqueue(1);
+        sleep(ms(910)).await;
+        assert_eq!(does.runs()[0].from - began, ms(1_400 + takes));
+        assert_eq!(does.runs()[0].to.expect("it is gone by now") - began, ms(2_300));
+        running.stop_after(ms(0)).await;
+    }
+}
+
+/// When a frozen process goes on, what the handler waits for may be there before any timer of ours has fired.
+#[tokio::test(start_paused = true)]
+async fn a_handler_whose_lease_ended_while_the_process_was_frozen_is_not_polled_again() {
+    for (frozen, acks) in [(ms(500), 1), (ms(901), 0)] {
+        let go = Arc::new(tokio::sync::Notify::new());
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Until(Arc::clone(&go))));
+        let work = queue::work("jobs", jobs.clone(), does.clone()).lease(ms(1_000));
+        let running = start(coordinator(ms(10_000)), work);
+        while does.runs().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        go.notify_one();
+        tokio::time::advance(frozen).await;
+        sleep(ms(50)).await;
+        assert!(does.runs()[0].to.is_some());
+        assert_eq!(does.runs()[0].returned, acks == 1, "{frozen:?}");
+        assert_eq!(jobs.calls("ack").len(), acks);
+        running.stop_after(ms(0)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -489,6 +595,36 @@ async fn no_more_is_claimed_than_runs_at_once() {
         let last = does.runs()[19].to.unwrap() - does.runs()[0].from;
         assert_eq!(last, ms(100) * 20_u32.div_ceil(concurrency as u32), "all side by side");
         assert_eq!(jobs.counts().await.unwrap().active, 0);
+        running.stop_after(ms(0)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_at_a_time_each_job_takes_one_call() {
+    for length in [0, 10] {
+        let act = if length == 0 { Act::Nothing } else { Act::Sleep(ms(length)) };
+        let (jobs, does) = (Probe::with(1..=20), Does::new(act));
+        let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(1);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(1_000)).await;
+        // The port's own `step` is an ack and a claim, with nothing in between.
+        let mut expected = vec!["claim 1".to_owned()];
+        expected.extend((1..=20).flat_map(|n| [format!("ack job-{n}"), "claim 1".to_owned()]));
+        let called: Vec<String> = jobs.calls("").into_iter().map(|(_, call)| call).collect();
+        assert_eq!(called, expected);
+        running.stop_after(ms(0)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_that_need_not_wait_are_acked_together() {
+    for concurrency in [16, 256] {
+        let (jobs, does) = (Probe::with(1..=1024), Does::new(Act::Nothing));
+        let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(concurrency);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(1_000)).await;
+        assert_eq!(does.runs().len(), 1024);
+        assert_eq!(jobs.calls("ack").len(), 1024 / concurrency);
         running.stop_after(ms(0)).await;
     }
 }

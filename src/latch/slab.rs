@@ -25,14 +25,20 @@ impl<T> Slab<T> {
 
     /// Keeps `value` and returns its key.
     pub(crate) fn insert(&mut self, value: T) -> usize {
+        self.insert_with(|_| value)
+    }
+
+    /// Keeps what is made for its key, and returns the key.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(usize) -> T) -> usize {
         let key = self.free;
         if let Some(slot @ &mut Slot::Free(next)) = self.slots.get_mut(key) {
+            *slot = Slot::Taken(make(key));
             self.free = next;
-            *slot = Slot::Taken(value);
             return key;
         }
-        self.slots.push(Slot::Taken(value));
-        self.slots.len() - 1
+        let key = self.slots.len();
+        self.slots.push(Slot::Taken(make(key)));
+        key
     }
 
     /// Puts `value` where `key` leads and returns what was there.

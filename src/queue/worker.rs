@@ -10,6 +10,8 @@ use crate::backoff::Backoff;
 use crate::budget::{Human, LONGEST};
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
+mod attempt;
+mod crew;
 mod desk;
 mod flight;
 mod handler;
@@ -184,9 +186,7 @@ where
         shutdown
             .spawn(format!("{name} leases"), renew::run(Arc::clone(&desk), over.clone()))
             .until(Phase::Requeue);
-        shutdown
-            .spawn(name, pull::run(desk, intake, Arc::new(handler), over.drop_guard()))
-            .until(Phase::Requeue);
+        shutdown.spawn(name, pull::run(desk, intake, handler, over.drop_guard())).until(Phase::Requeue);
     }
 }
 
@@ -216,7 +216,7 @@ async fn hand_back<Q: Queue>(
         }
     }
     for job in &jobs {
-        desk.flights.settled(job.flight());
+        desk.flights.settled(job);
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ async fn keep<Q: Queue>(desk: Arc<Desk<Q>>, job: Unfinished<Leased<Q::Item>>) ->
         desk.tell_lost(&job.lease, "while it would not stop");
     }
     tracing::warn!(target: "winddown", queue = desk.name, job = %job.lease.id, lease = %Human(length), "job.still_running");
-    desk.flights.kept(job.flight());
+    desk.flights.kept(&job);
     Ok(())
 }
 

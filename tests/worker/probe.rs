@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use winddown::queue::{
     Claimed, Counts, DeadLetter, HandBack, Handler, Held, JobId, Lease, Leased, NewJob, Owner, Queue,
@@ -36,6 +37,12 @@ pub struct State {
     /// How long `ready` asks before it waits, as one does that needs a connection for that.
     pub ready_takes: Mutex<Duration>,
     asking: AtomicUsize,
+    /// How long ending what `ready` left waiting takes.
+    pub stop_takes: Mutex<Duration>,
+    ending: AtomicBool,
+    /// Asked while a wait was being ended.
+    pub asked_while_ending: AtomicUsize,
+    pub extend_takes: Mutex<Duration>,
     /// Claims and acks while `ready` was still asking.
     pub crossed: AtomicUsize,
 }
@@ -72,6 +79,10 @@ impl Probe {
             most_active: AtomicUsize::new(0),
             ready_takes: Mutex::default(),
             asking: AtomicUsize::new(0),
+            stop_takes: Mutex::default(),
+            ending: AtomicBool::new(false),
+            asked_while_ending: AtomicUsize::new(0),
+            extend_takes: Mutex::default(),
             crossed: AtomicUsize::new(0),
         }));
         for number in numbers {
@@ -135,6 +146,7 @@ impl Queue for Probe {
     }
 
     async fn ready(&self) {
+        self.asked_while_ending.fetch_add(self.ending.load(Ordering::SeqCst).into(), Ordering::SeqCst);
         let takes = *self.ready_takes.lock().unwrap();
         if !takes.is_zero() {
             self.asking.fetch_add(1, Ordering::SeqCst);
@@ -146,8 +158,23 @@ impl Queue for Probe {
         }
     }
 
+    /// Recorded when it is over.
+    async fn stop_waiting(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let takes = *self.stop_takes.lock().unwrap();
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
+        self.ending.store(false, Ordering::SeqCst);
+        self.calls.lock().unwrap().push((self.began.elapsed(), "stopped waiting".to_owned()));
+    }
+
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Held>, QueueError> {
         self.called(format_args!("extend {length:?} {}", names(leases)))?;
+        let takes = *self.extend_takes.lock().unwrap();
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
         if self.extend_down.load(Ordering::SeqCst) {
             return Err(QueueError::new("extend", "it is down"));
         }
@@ -214,6 +241,9 @@ impl Queue for Probe {
 /// What a handler does with every job.
 #[derive(Clone)]
 pub enum Act {
+    Nothing,
+    /// Until it is let go.
+    Until(Arc<Notify>),
     Sleep(Duration),
     /// Deaf to everything, in a shield or not.
     Forever {
@@ -276,6 +306,8 @@ impl Handler<String> for Does {
             Running(self, runs.len() - 1)
         };
         match &self.0 {
+            Act::Nothing => {}
+            Act::Until(go) => go.notified().await,
             Act::Sleep(length) => sleep(*length).await,
             Act::Forever { shielded: true } => cx.shield(std::future::pending()).await,
             Act::Forever { shielded: false } => {

@@ -20,6 +20,8 @@ pub(super) struct Desk<Q> {
     pub(super) flights: Flights,
     /// A claim is under way.
     pub(super) claiming: AtomicBool,
+    /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
+    pub(super) ending_waits: AtomicBool,
     unreachable: AtomicBool,
 }
 
@@ -45,6 +47,7 @@ impl<Q> Desk<Q> {
             handle,
             flights: Flights::new(),
             claiming: AtomicBool::new(false),
+            ending_waits: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
         }
     }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
-use super::flight::{Flight, Stage};
+use super::flight::Loss;
 use crate::queue::{Lease, Queue};
 
 /// How many leases one call renews.
@@ -46,7 +46,14 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
             pause = if renewed { lease / PARTS } else { lease / RETRY_PARTS };
         }
     };
-    tokio::join!(dead_man, renewal);
+    let watch = async {
+        tokio::select! {
+            biased;
+            () = over.cancelled() => {}
+            () = desk.flights.watch(usable(&desk)) => {}
+        }
+    };
+    tokio::join!(dead_man, renewal, watch);
 }
 
 /// Marks the owner as ending, once the stop has begun; whether the queue may have been told.
@@ -99,17 +106,12 @@ async fn renew_all<Q: Queue>(desk: &Desk<Q>) -> bool {
         for (flight, held) in flights.iter().zip(held) {
             if held.is_yours() {
                 flight.renewed(until);
-            } else if is_running(flight) {
-                flight.lose();
+            } else if flight.is_running() {
+                flight.lose(Loss::Told);
             }
         }
     }
     all
-}
-
-/// What is being settled hears of a lost lease by the answer to that.
-fn is_running(flight: &Flight) -> bool {
-    flight.stage() <= Stage::Begun
 }
 
 /// How much of a lease is used: the rest is for the cut itself, so that it is over when somebody else may claim.
