@@ -190,6 +190,13 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
     held
 }
 
+/// How many wait at the server for something to come.
+pub async fn waiting(connection: &mut MultiplexedConnection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("clients").query_async(connection).await.unwrap();
+    let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
+    blocked.trim().parse().unwrap()
+}
+
 /// Notes of a job that came after those of a later claim: two processes had it at once. Those of a process that was frozen for longer
 /// than its lease do not count.
 pub fn overlaps<'a>(stamps: &'a [Stamp], frozen: Option<u32>) -> Vec<&'a Stamp> {
