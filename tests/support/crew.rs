@@ -123,8 +123,16 @@ impl Scene {
         crew.ready_line("ready").patience(SOON)
     }
 
+    /// From a server that may just have been away.
     pub async fn counts(&self) -> Counts {
-        self.jobs.counts().await.unwrap()
+        let began = Instant::now();
+        loop {
+            match self.jobs.counts().await {
+                Ok(counts) => return counts,
+                Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
     }
 
     /// Until all is done but what is dead.
