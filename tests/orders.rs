@@ -15,6 +15,12 @@ mod listen;
 mod measure;
 #[path = "orders/options.rs"]
 mod options;
+#[path = "orders/outbox.rs"]
+mod outbox;
+#[path = "orders/redis.rs"]
+mod redis;
+#[path = "support/redis.rs"]
+mod redis_server;
 #[path = "orders/service.rs"]
 mod service;
 #[path = "orders/stop.rs"]

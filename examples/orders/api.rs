@@ -12,9 +12,11 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, stream};
 use serde_json::json;
+use winddown::queue::QueueError;
 use winddown::{BoxError, Phase, ShutdownHandle};
 
-use crate::store::{Order, Placed, Status, Store};
+use crate::order::{Order, Status};
+use crate::store::{Placed, Store};
 
 const BODY_LIMIT: usize = 64 * 1024;
 const ID_LIMIT: usize = 200;
@@ -30,6 +32,7 @@ pub fn router(store: Store, shutdown: ShutdownHandle) -> Router {
         .route("/orders", post(place))
         .route("/orders/{id}", get(show))
         .route("/orders/{id}/events", get(events))
+        .route("/orders/{id}/retry", post(retry))
         .route("/stats", get(stats))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(Api { store, shutdown })
@@ -40,8 +43,7 @@ async fn place(
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Response {
     if intake_has_stopped(&api.shutdown) {
-        let retry = [(header::RETRY_AFTER, "1")];
-        return (StatusCode::SERVICE_UNAVAILABLE, retry, error("the service is stopping")).into_response();
+        return unavailable("the service is stopping");
     }
     let body = match body {
         Ok(body) => body,
@@ -51,17 +53,11 @@ async fn place(
         Ok(order) => order,
         Err(why) => return (StatusCode::BAD_REQUEST, error(&why)).into_response(),
     };
-    let code = match api.store.place(&order).await {
-        Ok(Placed::New) => StatusCode::ACCEPTED,
-        Ok(Placed::Known) => StatusCode::OK,
-        Ok(Placed::Taken) => {
-            return (StatusCode::CONFLICT, error("another order has this id")).into_response();
-        }
-        Err(why) => return failed(&why),
-    };
-    match api.store.status(&order.id).await {
-        Ok(Some(status)) => (code, Json(status)).into_response(),
-        Ok(None) => failed(&BoxError::from("the order is not there")),
+    match api.store.place(&order).await {
+        // It is stored, and nothing else has to be asked for that.
+        Ok(Placed::New) => (StatusCode::ACCEPTED, Json(Status::accepted(&order.id))).into_response(),
+        Ok(Placed::Known) => tell(StatusCode::OK, &api, &order.id).await,
+        Ok(Placed::Taken) => (StatusCode::CONFLICT, error("another order has this id")).into_response(),
         Err(why) => failed(&why),
     }
 }
@@ -76,9 +72,23 @@ async fn show(State(api): State<Api>, id: Result<Path<String>, PathRejection>) -
         Ok(Path(id)) => id,
         Err(rejection) => return (rejection.status(), error(&rejection.body_text())).into_response(),
     };
-    match api.store.status(&id).await {
-        Ok(Some(status)) => Json(status).into_response(),
-        Ok(None) => unknown(&id),
+    tell(StatusCode::OK, &api, &id).await
+}
+
+/// Gives a dead order its attempts back. One that is not dead, or not there, has nothing to be retried: 404.
+async fn retry(State(api): State<Api>, id: Result<Path<String>, PathRejection>) -> Response {
+    if intake_has_stopped(&api.shutdown) {
+        return unavailable("the service is stopping");
+    }
+    let id = match id {
+        Ok(Path(id)) => id,
+        Err(rejection) => return (rejection.status(), error(&rejection.body_text())).into_response(),
+    };
+    match api.store.retry(&id).await {
+        Ok(true) => tell(StatusCode::ACCEPTED, &api, &id).await,
+        Ok(false) => {
+            (StatusCode::NOT_FOUND, error(&format!("there is no dead order {id:?}"))).into_response()
+        }
         Err(why) => failed(&why),
     }
 }
@@ -149,12 +159,24 @@ fn read(body: &[u8]) -> Result<Order, String> {
     Ok(order)
 }
 
+async fn tell(code: StatusCode, api: &Api, id: &str) -> Response {
+    match api.store.status(id).await {
+        Ok(Some(status)) => (code, Json(status)).into_response(),
+        Ok(None) => unknown(id),
+        Err(why) => failed(&why),
+    }
+}
+
 fn error(why: &str) -> Json<serde_json::Value> {
     Json(json!({ "error": why }))
 }
 
 fn unknown(id: &str) -> Response {
     (StatusCode::NOT_FOUND, error(&format!("there is no order {id:?}"))).into_response()
+}
+
+fn unavailable(why: &str) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], error(why)).into_response()
 }
 
 fn failed(why: &BoxError) -> Response {
@@ -168,5 +190,8 @@ fn failed(why: &BoxError) -> Response {
         source = cause.source();
     }
     tracing::error!(error = text, "a request failed");
+    if let Some(QueueError { .. }) = why.downcast_ref() {
+        return unavailable(&text);
+    }
     (StatusCode::INTERNAL_SERVER_ERROR, error(&text)).into_response()
 }

@@ -1,11 +1,17 @@
 //! Takes orders over HTTP, fulfils them in three steps, and stops without losing one.
 //!
 //! `cargo run --release --example orders --features orders`; `--help` lists the options, README has a session to follow.
+//!
+//! Orders and their effects are in a database of SQLite. The jobs are there too, or with `--queue redis://…` in Redis: then an
+//! order goes there by way of an [`outbox`], and its effects are fenced by the [`store`]. Several processes may share both.
 
 mod api;
 mod fulfil;
+mod jobs;
 mod listen;
 mod options;
+mod order;
+mod outbox;
 mod store;
 
 use std::fs::OpenOptions;
@@ -18,7 +24,7 @@ use options::Options;
 use store::Store;
 use winddown::queue::sql;
 use winddown::server::{Listener, Server};
-use winddown::{Report, ShutdownCoordinator, pool, queue, server, signal};
+use winddown::{Report, ShutdownCoordinator, pool, server, signal};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -67,7 +73,9 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
     let connect = sql::pool().max_connections(4).connect_with(file);
     let db = shutdown.start(format!("database {}", options.database), connect).await?;
     shutdown.add(pool::close("database", db.clone()));
-    let store = shutdown.start("store", Store::open(db)).await?;
+    shutdown.start("store", Store::prepare(&db)).await?;
+    let jobs = jobs::open(shutdown, &db, &options).await?;
+    let store = Store::new(db, jobs);
 
     let listeners = listen::bind(shutdown, &options).await?;
     let addresses = listeners.iter().map(Listener::local_addr).collect::<Result<Vec<_>, _>>()?;
@@ -84,8 +92,7 @@ async fn set_up(shutdown: &mut ShutdownCoordinator, options: Options) -> Result<
         shutdown.add(server::admin("admin", listener));
     }
 
-    let work = queue::work("orders", store.jobs.clone(), fulfil::Fulfil(store));
-    shutdown.add(work.concurrency(options.workers).lease(options.lease).attempts(3));
+    jobs::work(shutdown, store, &options);
 
     for address in addresses {
         print(&format!("listening on http://{address}\n"));

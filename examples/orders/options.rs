@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use winddown::queue::redis::Server;
 use winddown::{Budget, parse_duration};
 
 pub const HELP: &str = "\
@@ -17,6 +18,9 @@ usage: orders [options]
   --reuse-port       let the next process listen there as well (SO_REUSEPORT)
   --admin ADDR:PORT  probes, status, pause and resume there; closed last
   --database URL     where orders are kept; made if missing (sqlite:orders.db)
+  --queue URL        where their jobs are, if not in the database; processes with
+                     the same database share it: redis://host:port/db,
+                     redis+unix:///path, redis+sentinel://host,host/master
   --workers N        how many orders are worked on at once (8)
   --lease D          how long an order is claimed for      (30s)
   --grace D          how long the platform waits before it kills
@@ -37,6 +41,7 @@ pub struct Options {
     pub reuse_port: bool,
     pub admin: Option<SocketAddr>,
     pub database: String,
+    pub queue: Option<Elsewhere>,
     pub workers: usize,
     pub lease: Duration,
     pub budget: Budget,
@@ -51,6 +56,13 @@ pub enum Listen {
     Systemd,
 }
 
+/// A queue that is not in the database.
+pub struct Elsewhere {
+    pub server: Server,
+    /// Its URL, without user and password.
+    pub shown: String,
+}
+
 // === impl Options ===
 
 impl Options {
@@ -61,6 +73,7 @@ impl Options {
             reuse_port: false,
             admin: None,
             database: "sqlite:orders.db".to_owned(),
+            queue: None,
             workers: 8,
             lease: Duration::from_secs(30),
             budget: Budget::detect(),
@@ -86,6 +99,7 @@ impl Options {
                 "--reuse-port" => options.reuse_port = true,
                 "--admin" => options.admin = Some(address(&name, &value()?)?),
                 "--database" => options.database = database(value()?)?,
+                "--queue" => options.queue = Some(queue(&value()?)?),
                 "--workers" => options.workers = workers(&value()?)?,
                 "--lease" => options.lease = lease(&name, &value()?)?,
                 "--grace" => options.budget = budget.grace(duration(&name, &value()?)?),
@@ -140,6 +154,22 @@ fn database(url: String) -> Result<String, String> {
         },
         _ => Err(format!("--database takes a URL like sqlite:orders.db, and {url:?} is none")),
     }
+}
+
+fn queue(url: &str) -> Result<Elsewhere, String> {
+    let shown = without_login(url);
+    match Server::at(url) {
+        Ok(server) => Ok(Elsewhere { server, shown }),
+        Err(error) => Err(format!("--queue {shown:?}: {error}")),
+    }
+}
+
+/// What may be logged of a URL.
+fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 fn report(file: String) -> Result<PathBuf, String> {

@@ -1,19 +1,22 @@
-//! Orders and their effects, in the database that also holds the queue.
+//! Orders and their effects, in the database, which may also hold the queue.
+//!
+//! Effects are written in a transaction that also checks that the job is still held, so that each is there once, whatever
+//! happens to those who work on it. Where the queue is in the database, the queue checks that. Where it is not, the database
+//! keeps the largest epoch of each job that it has heard of: who comes with a smaller one has lost the job, and writes nothing.
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use sqlx::{Row, SqliteConnection, SqlitePool};
 use tokio::sync::watch;
 use winddown::BoxError;
-use winddown::queue::sql::{self, Sqlite};
-use winddown::queue::{Enqueued, JobId, JobState, Leased, NewJob, Queue};
+use winddown::queue::{Enqueued, JobId, Leased, NewJob};
 
-/// The steps of an order, in their order.
-pub const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
+use crate::jobs::Jobs;
+use crate::order::{Dead, Order, STEPS, Stats, Status, millis};
+use crate::outbox;
 
 /// Each table, how it is made, and what has to be readable in it.
-const TABLES: [(&str, &str, &str); 2] = [
+const TABLES: [(&str, &str, &str); 4] = [
     (
         "orders",
         "CREATE TABLE IF NOT EXISTS orders (
@@ -28,50 +31,18 @@ const TABLES: [(&str, &str, &str); 2] = [
         "CREATE TABLE IF NOT EXISTS effects (order_id TEXT NOT NULL, step TEXT NOT NULL) STRICT",
         "SELECT order_id, step FROM effects LIMIT 0",
     ),
+    (
+        "claims",
+        "CREATE TABLE IF NOT EXISTS claims (order_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT",
+        "SELECT order_id, epoch FROM claims LIMIT 0",
+    ),
+    outbox::TABLE,
 ];
 
 const INDEXES: [&str; 2] = [
     "CREATE INDEX IF NOT EXISTS effects_of ON effects (order_id)",
     "CREATE INDEX IF NOT EXISTS orders_done ON orders (done)",
 ];
-
-/// An order as it comes in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Order {
-    pub id: String,
-    pub items: Vec<String>,
-    /// How long its work takes, in milliseconds.
-    #[serde(default)]
-    pub work_ms: u64,
-    /// How many attempts fail.
-    #[serde(default)]
-    pub fail: u32,
-    /// How long it blocks its thread before the first step, in milliseconds.
-    #[serde(default)]
-    pub block_ms: u64,
-}
-
-/// An order as `GET /orders/{id}` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Status {
-    pub id: String,
-    pub state: &'static str,
-    pub steps: Vec<String>,
-    pub attempts: u32,
-    pub interruptions: u32,
-    pub crashes: u32,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Stats {
-    pub accepted: u64,
-    pub working: u64,
-    pub done: u64,
-    pub dead: u64,
-    pub interruptions: u64,
-    pub crashes: u64,
-}
 
 /// What became of an order that came in.
 pub enum Placed {
@@ -85,15 +56,15 @@ pub enum Placed {
 #[derive(Clone)]
 pub struct Store {
     pool: SqlitePool,
-    pub jobs: Sqlite<Order>,
+    pub jobs: Jobs,
     changes: Arc<watch::Sender<u64>>,
 }
 
 // === impl Store ===
 
 impl Store {
-    pub async fn open(pool: SqlitePool) -> Result<Self, BoxError> {
-        let jobs = Sqlite::open(pool.clone(), sql::TABLE).await?;
+    /// Makes the tables that are missing; they are needed before the queue can be opened.
+    pub async fn prepare(pool: &SqlitePool) -> Result<(), BoxError> {
         let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
         for (table, create, read) in TABLES {
             sqlx::query(create).execute(&mut *tx).await?;
@@ -106,10 +77,14 @@ impl Store {
         // Asks to write, and writes nothing: a database that can only be read is refused here, not at the first order.
         sqlx::query("DELETE FROM effects WHERE 0").execute(&mut *tx).await?;
         tx.commit().await?;
-        Ok(Store { pool, jobs, changes: Arc::new(watch::Sender::new(0)) })
+        Ok(())
     }
 
-    /// Stores an order together with its job: both, or neither.
+    pub fn new(pool: SqlitePool, jobs: Jobs) -> Store {
+        Store { pool, jobs, changes: Arc::new(watch::Sender::new(0)) }
+    }
+
+    /// Stores an order together with its job, or with the word that it is to be queued: both, or neither.
     pub async fn place(&self, order: &Order) -> Result<Placed, BoxError> {
         let body = serde_json::to_string(order)?;
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
@@ -125,9 +100,14 @@ impl Store {
             .bind(&body)
             .execute(&mut *tx)
             .await?;
-        let job = NewJob::new(order.id.parse()?, order.clone());
-        if self.jobs.enqueue_in(&mut tx, &job).await? == Enqueued::Exists {
-            return Ok(Placed::Taken);
+        match &self.jobs {
+            Jobs::Table(jobs) => {
+                let job = NewJob::new(order.id.parse()?, order.clone());
+                if jobs.enqueue_in(&mut tx, &job).await? == Enqueued::Exists {
+                    return Ok(Placed::Taken);
+                }
+            }
+            Jobs::Redis(_, outbox) => outbox.put_in(&mut tx, &order.id).await?,
         }
         tx.commit().await?;
         self.jobs.wake();
@@ -135,11 +115,34 @@ impl Store {
         Ok(Placed::New)
     }
 
+    /// How many steps of an order are done. From here on nothing is written for an earlier claim of its job.
+    pub async fn begin(&self, claimed: &Leased<Order>) -> Result<usize, BoxError> {
+        if let Jobs::Table(_) = self.jobs {
+            // The queue has done the rest when the job was claimed.
+            return Ok(claimed.checkpoint.as_deref().map_or(Ok(0), str::parse)?);
+        }
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
+        fence(&mut tx, claimed).await?;
+        let done = steps_done(&mut tx, &claimed.item.id).await?;
+        tx.commit().await?;
+        Ok(done)
+    }
+
     /// Writes the effect of a step and that it is done, if the job is still held: both, or neither.
     pub async fn take_step(&self, claimed: &Leased<Order>, step: usize) -> Result<(), BoxError> {
         let name = STEPS[step];
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-        self.jobs.checkpoint_in(&mut tx, &claimed.lease, &(step + 1).to_string()).await?;
+        match &self.jobs {
+            Jobs::Table(jobs) => {
+                jobs.checkpoint_in(&mut tx, &claimed.lease, &(step + 1).to_string()).await?;
+            }
+            Jobs::Redis(..) => {
+                fence(&mut tx, claimed).await?;
+                if steps_done(&mut tx, &claimed.item.id).await? != step {
+                    return Err(format!("{name} is not what comes next").into());
+                }
+            }
+        }
         sqlx::query("INSERT INTO effects (order_id, step) VALUES (?, ?)")
             .bind(&claimed.item.id)
             .bind(name)
@@ -156,7 +159,10 @@ impl Store {
     /// All steps were done by a process that ended before it could say so.
     pub async fn finish(&self, claimed: &Leased<Order>) -> Result<(), BoxError> {
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-        self.jobs.check_in(&mut tx, &claimed.lease).await?;
+        match &self.jobs {
+            Jobs::Table(jobs) => jobs.check_in(&mut tx, &claimed.lease).await?,
+            Jobs::Redis(..) => fence(&mut tx, claimed).await?,
+        }
         finish(&mut tx, claimed).await?;
         tx.commit().await?;
         self.changed();
@@ -164,6 +170,24 @@ impl Store {
     }
 
     pub async fn status(&self, id: &str) -> Result<Option<Status>, BoxError> {
+        let jobs = match &self.jobs {
+            Jobs::Table(_) => return Ok(self.look(id).await?.map(|(status, _)| status)),
+            Jobs::Redis(jobs, _) => jobs,
+        };
+        let Some((mut status, in_queue)) = self.look(id).await? else { return Ok(None) };
+        if !in_queue {
+            return Ok(Some(status));
+        }
+        match jobs.find(&id.parse()?).await? {
+            Some(job) => status.standing(job),
+            // It was done in between: the database hears of that before the queue does.
+            None => return Ok(self.look(id).await?.map(|(status, _)| status)),
+        }
+        Ok(Some(status))
+    }
+
+    /// What the database says of an order, and whether another queue knows more.
+    async fn look(&self, id: &str) -> Result<Option<(Status, bool)>, BoxError> {
         // One view of all: between two the order could be finished and its job gone.
         let mut tx = self.pool.begin().await?;
         let order = sqlx::query("SELECT done, attempts, interruptions, crashes FROM orders WHERE id = ?")
@@ -171,44 +195,58 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
         let Some(order) = order else { return Ok(None) };
-        let steps = sqlx::query_scalar("SELECT step FROM effects WHERE order_id = ? ORDER BY rowid")
-            .bind(id)
-            .fetch_all(&mut *tx)
-            .await?;
-        let job = self.jobs.find_in(&mut tx, &id.parse::<JobId>()?).await?;
         let done = order.try_get::<i64, _>("done")? == 1;
         let mut status = Status {
-            id: id.to_owned(),
             state: if done { "done" } else { "accepted" },
-            steps,
+            steps: sqlx::query_scalar("SELECT step FROM effects WHERE order_id = ? ORDER BY rowid")
+                .bind(id)
+                .fetch_all(&mut *tx)
+                .await?,
             attempts: order.try_get("attempts")?,
             interruptions: order.try_get("interruptions")?,
             crashes: order.try_get("crashes")?,
+            ..Status::accepted(id)
         };
-        if let (false, Some(job)) = (done, job) {
-            status.state = match job.state {
-                JobState::Pending | JobState::Scheduled => "accepted",
-                JobState::Active => "working",
-                JobState::Dead => "dead",
-            };
-            (status.attempts, status.interruptions, status.crashes) =
-                (job.attempts, job.interruptions, job.crashes);
+        let mut in_queue = false;
+        match &self.jobs {
+            _ if done => {}
+            Jobs::Table(jobs) => {
+                if let Some(job) = jobs.find_in(&mut tx, &id.parse::<JobId>()?).await? {
+                    status.standing(job);
+                }
+            }
+            Jobs::Redis(_, outbox) => in_queue = !outbox.holds_in(&mut tx, id).await?,
         }
-        Ok(Some(status))
+        Ok(Some((status, in_queue)))
     }
 
     pub async fn stats(&self) -> Result<Stats, BoxError> {
+        let (outbox, oldest_there) = match &self.jobs {
+            Jobs::Table(_) => (0, None),
+            Jobs::Redis(_, outbox) => outbox.waiting().await?,
+        };
         let counts = self.jobs.counts().await?;
         let done: i64 =
             sqlx::query_scalar("SELECT count(*) FROM orders WHERE done = 1").fetch_one(&self.pool).await?;
         Ok(Stats {
-            accepted: counts.pending + counts.scheduled,
+            accepted: counts.pending + counts.scheduled + outbox,
             working: counts.active,
             done: u64::try_from(done)?,
             dead: counts.dead,
             interruptions: counts.interruptions,
             crashes: counts.crashes,
+            outbox,
+            oldest_ms: counts.oldest.max(oldest_there).map(millis),
+            dead_letters: self.jobs.dead_letters().await?.into_iter().map(Dead::from).collect(),
         })
+    }
+
+    /// Gives an order that is dead its attempts back; `false` where there is none.
+    pub async fn retry(&self, id: &str) -> Result<bool, BoxError> {
+        let Ok(id) = id.parse::<JobId>() else { return Ok(false) };
+        let retried = self.jobs.retry(&id).await?;
+        self.changed();
+        Ok(retried)
     }
 
     /// Hears of changes that this process made.
@@ -219,6 +257,36 @@ impl Store {
     pub fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
+}
+
+/// For queues that are elsewhere: lets only the latest claim go on.
+async fn fence(conn: &mut SqliteConnection, claimed: &Leased<Order>) -> Result<(), BoxError> {
+    let (id, epoch) = (&claimed.item.id, i64::try_from(claimed.lease.epoch)?);
+    let written = sqlx::query(
+        "INSERT INTO claims (order_id, epoch) SELECT id, ?2 FROM orders WHERE id = ?1
+         ON CONFLICT (order_id) DO UPDATE SET epoch = excluded.epoch WHERE epoch <= excluded.epoch",
+    );
+    if written.bind(id).bind(epoch).execute(&mut *conn).await?.rows_affected() == 1 {
+        return Ok(());
+    }
+    let latest: Option<i64> = sqlx::query_scalar("SELECT epoch FROM claims WHERE order_id = ?")
+        .bind(id)
+        .fetch_optional(conn)
+        .await?;
+    Err(match latest {
+        Some(latest) => {
+            format!("the job was claimed again since: epoch {latest}, and this is {epoch}").into()
+        }
+        None => format!("the database has no order {id:?}").into(),
+    })
+}
+
+async fn steps_done(conn: &mut SqliteConnection, id: &str) -> Result<usize, BoxError> {
+    let done: i64 = sqlx::query_scalar("SELECT count(*) FROM effects WHERE order_id = ?")
+        .bind(id)
+        .fetch_one(conn)
+        .await?;
+    Ok(usize::try_from(done)?)
 }
 
 async fn finish(conn: &mut SqliteConnection, claimed: &Leased<Order>) -> Result<(), sqlx::Error> {

@@ -92,9 +92,11 @@ mod address;
 mod layout;
 mod link;
 mod list;
+mod stream;
 mod warnings;
 
 pub use self::list::List;
+pub use self::stream::Stream;
 
 /// The longest name of a queue.
 const NAME_MAX: usize = 64;

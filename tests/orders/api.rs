@@ -238,7 +238,11 @@ async fn events_end_cleanly_at_the_stop() {
 
 #[tokio::test]
 async fn an_attempt_that_fails_is_repeated_and_the_third_is_the_last() {
-    let place = Place::new();
+    failing(Place::new()).await;
+}
+
+/// Orders that fail once, twice and each time.
+pub async fn failing(place: Place) {
     let service = place.start([]).await;
     let fails = |id: &str, fail: u32| json!({"id": id, "items": ["tea"], "fail": fail}).to_string();
     for (id, fail) in [("f1", 1), ("f2", 2), ("f3", 3)] {
@@ -257,14 +261,33 @@ async fn an_attempt_that_fails_is_repeated_and_the_third_is_the_last() {
         last = event(&chunk);
     }
     assert_eq!(last, dead);
-    let stats = service.stats().await;
+    let mut stats = service.stats().await;
+    let letter = stats["dead_letters"][0].as_object_mut().expect("a dead letter");
+    assert!(letter.remove("age_ms").is_some_and(|age| age.is_u64()));
+    let letter = json!({"id": "f3", "reason": "attempt 3 of 3 that fail",
+                        "attempts": 3, "interruptions": 0, "crashes": 0});
     assert_eq!(
         stats,
-        json!({"accepted": 0, "working": 0, "done": 2, "dead": 1, "interruptions": 0, "crashes": 0})
+        json!({"accepted": 0, "working": 0, "done": 2, "dead": 1, "interruptions": 0, "crashes": 0,
+               "outbox": 0, "oldest_ms": null, "dead_letters": [letter]})
     );
     // Dead is told to who places it again.
     let again = service.post(fails("f3", 3)).await;
     assert_eq!((again.status, &again.json()["state"]), (200, &"dead".into()));
+
+    // It may be retried, and then has all of its attempts again; what is not dead has nothing to be retried.
+    for (id, status) in [("f1", 404), ("nobody", 404), ("%ff", 400), ("f3", 202)] {
+        let path = format!("/orders/{id}/retry");
+        let answer = service.connect().await.request("POST", &path, b"").await.expect("an answer");
+        assert_eq!(answer.status, status, "{id}: {answer:?}");
+        if status == 202 {
+            let retried = answer.json();
+            assert!(retried["state"] != "dead" && retried["attempts"] != 3, "{answer:?}");
+        } else {
+            answer.error();
+        }
+    }
+    assert_eq!(service.until("f3", "dead").await["attempts"], 3);
     service.term().await.assert_code(0);
     place.assert_done_once(2).await;
 }

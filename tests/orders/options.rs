@@ -38,6 +38,11 @@ async fn a_bad_value_is_refused_in_one_line_with_option_value_and_bound() {
         (["--database", "sqlite:"], ["--database", "\"sqlite:\"", "sqlite:orders.db"]),
         (["--database", ""], ["--database", "\"\"", "sqlite:orders.db"]),
         (["--database", "sqlite:o.db?mode=nonsense"], ["--database", "nonsense", "mode"]),
+        (["--queue", "http://localhost"], ["--queue", "\"http://localhost\"", "redis://, redis+unix://"]),
+        (["--queue", "localhost:6379"], ["--queue", "\"localhost:6379\"", "redis+sentinel://"]),
+        (["--queue", "redis://user:secret@host:port"], ["--queue", "\"redis://host:port\"", "redis://"]),
+        (["--queue", "redis+sentinel://one,two"], ["--queue", "\"redis+sentinel://one,two\"", "master"]),
+        (["--queue", ""], ["--queue", "\"\"", "redis://"]),
         (["--workers", "0"], ["--workers", "\"0\"", "1 to 1024"]),
         (["--workers", "1025"], ["--workers", "1025", "1 to 1024"]),
         (["--workers", "-1"], ["--workers", "-1", "1 to 1024"]),
@@ -65,15 +70,17 @@ async fn a_bad_value_is_refused_in_one_line_with_option_value_and_bound() {
         let exit = run(args).await;
         assert_refused(&exit, &says);
         assert_eq!(exit.stderr.lines().count(), 1, "{exit}");
+        assert!(!exit.stderr.contains("secret"), "{exit}");
         // Also where it is written as one.
         if says[0] == args[0] {
             let joined = format!("{}={}", args[0], args[1]);
             assert_refused(&run([joined.as_str()]).await, &says);
         }
     }
-    for option in ["--listen", "--database", "--workers", "--grace", "--unready", "--drain", "--requeue"]
-        .into_iter()
-        .chain(["--close", "--lease", "--report"])
+    for option in
+        ["--listen", "--database", "--queue", "--workers", "--grace", "--unready", "--drain", "--requeue"]
+            .into_iter()
+            .chain(["--close", "--lease", "--report"])
     {
         let exit = run([option]).await;
         assert_refused(&exit, &[option, "needs a value"]);
@@ -106,9 +113,10 @@ async fn plan_and_help_are_printed_and_nothing_is_opened() {
     let help = place.fails(["--help"]).await;
     help.assert_code(0);
     assert_eq!(help.stderr, "");
-    for option in ["listen", "database", "workers", "lease", "grace", "unready", "drain", "requeue", "close"]
-        .into_iter()
-        .chain(["reuse-port", "admin", "report", "plan", "help"])
+    for option in
+        ["listen", "database", "queue", "workers", "lease", "grace", "unready", "drain", "requeue", "close"]
+            .into_iter()
+            .chain(["reuse-port", "admin", "report", "plan", "help"])
     {
         assert!(help.stdout.lines().any(|line| line.contains(&format!("--{option} "))), "{option}: {help}");
     }

@@ -12,12 +12,16 @@ use tempfile::TempDir;
 use winddown::testing::process::{Exit, Process, Running, Signal};
 
 use crate::client::{Answer, Client};
+use crate::redis_server::Redis;
 
 /// Far more than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A folder with a database, which outlives the processes that use it.
-pub struct Place(TempDir);
+/// A folder with a database, which outlives the processes that use it, and perhaps a queue beside it.
+pub struct Place {
+    folder: TempDir,
+    redis: Option<Redis>,
+}
 
 pub struct Service {
     pub running: Running,
@@ -59,11 +63,21 @@ pub fn times(short: u32, full: u32) -> u32 {
 
 impl Place {
     pub fn new() -> Place {
-        Place(tempfile::tempdir().expect("a folder"))
+        Place { folder: tempfile::tempdir().expect("a folder"), redis: None }
+    }
+
+    /// With the jobs in a Redis of its own, which keeps them on disk.
+    pub fn with_redis() -> Place {
+        let redis = Redis::start_with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+        Place { redis: Some(redis), ..Place::new() }
+    }
+
+    pub fn redis(&mut self) -> &mut Redis {
+        self.redis.as_mut().expect("a place with Redis")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
     }
 
     pub fn url(&self) -> String {
@@ -72,7 +86,11 @@ impl Place {
 
     /// The program with its database and any free port, and without what the machine says of its own stops.
     pub fn orders<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Process {
-        bare(args).args(["--listen", "127.0.0.1:0", "--database", &self.url()])
+        let orders = bare(args).args(["--listen", "127.0.0.1:0", "--database", &self.url()]);
+        match &self.redis {
+            Some(redis) => orders.args(["--queue", &redis.url()]),
+            None => orders,
+        }
     }
 
     pub async fn start<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Service {

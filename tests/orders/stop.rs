@@ -53,8 +53,7 @@ async fn place_all(service: &Service) {
 }
 
 /// Stops it among 200 orders, after so many longer ones were begun; returns how many were interrupted.
-async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, longer: u32) -> u64 {
-    let place = Place::new();
+pub async fn stopped_in_the_middle(place: Place, unready: Option<Duration>, drain: &str, longer: u32) -> u64 {
     let file = place.path("report.json").display().to_string();
     let length = format!("{}ms", unready.unwrap_or_default().as_millis());
     let mut args = vec!["--grace", "3s", "--drain", drain, "--report", &file];
@@ -105,25 +104,24 @@ async fn stopped_in_the_middle(unready: Option<Duration>, drain: &str, longer: u
 
 #[tokio::test]
 async fn a_stop_in_the_middle_of_200_orders_loses_none_and_does_none_twice() {
-    stopped_in_the_middle(None, "1s", 0).await;
+    stopped_in_the_middle(Place::new(), None, "1s", 0).await;
 }
 
 #[tokio::test]
 async fn orders_that_are_longer_than_the_drain_are_interrupted_and_use_up_no_attempt() {
     for (drain, longer) in [("50ms", 2), ("200ms", 3)] {
-        let interrupted = stopped_in_the_middle(None, drain, longer).await;
+        let interrupted = stopped_in_the_middle(Place::new(), None, drain, longer).await;
         assert!(interrupted >= u64::from(longer), "{interrupted} with a drain of {drain}");
     }
 }
 
 #[tokio::test]
 async fn everything_is_answered_until_intake_stops() {
-    stopped_in_the_middle(Some(Duration::from_millis(400)), "1s", 0).await;
+    stopped_in_the_middle(Place::new(), Some(Duration::from_millis(400)), "1s", 0).await;
 }
 
 /// Kills it again and again, while a client that does not give up places its orders.
-async fn killed(times: u32) {
-    let place = Place::new();
+pub async fn killed(place: Place, times: u32) {
     let args = ["--lease", "1s", "--grace", "3s"];
     let mut random = Random(0x5eed_0006);
     let mut service = place.start(args).await;
@@ -176,13 +174,13 @@ async fn killed(times: u32) {
 
 #[tokio::test]
 async fn kills_lose_no_order_and_do_none_twice() {
-    killed(5).await;
+    killed(Place::new(), 5).await;
 }
 
 #[tokio::test]
 #[ignore = "long: 20 kills"]
 async fn twenty_kills_lose_no_order_and_do_none_twice() {
-    killed(20).await;
+    killed(Place::new(), 20).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
 //! TLS in front of HTTP: what a handshake is granted, in serving and at the stop, over real sockets.
-#![cfg(all(feature = "axum", feature = "tls"))]
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +24,7 @@ use winddown::server::{self, Server};
 use winddown::{Budget, Gate, Phase, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
 #[allow(dead_code, reason = "each test file uses what it needs")]
-#[path = "http/rig.rs"]
+#[path = "../../tests/http/rig.rs"]
 mod rig;
 
 use rig::{MS, cuts, drained_in, ended, soon};
@@ -329,7 +328,6 @@ async fn a_partial_head_is_answered_408_and_ends_with_a_close_notify() {
     assert_eq!(cuts(&report), [("head".to_owned(), 1)], "{report}");
 }
 
-#[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_peer_that_reads_nothing_is_cut_though_tls_has_taken_all_of_the_answer() {
     for stall in [200 * MS, 1400 * MS] {

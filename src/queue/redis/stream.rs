@@ -1,0 +1,290 @@
+//! A queue on a Redis stream, read by a consumer group.
+//!
+//! The stream may be filled by any program that can `XADD`; see [`Stream`] for what it has to write. An entry that was delivered
+//! is in the group's list of pending entries until it is done: with the consumer that bears its owner's name, or with one of three
+//! that park what nobody holds, `winddown:back` (free to be claimed), `winddown:later` (its delay is not over) and
+//! `winddown:dead`. What a stream does not keep is in keys that begin with `{NAME}:group:GROUP:`: epochs and ends of leases, counts,
+//! checkpoints, the names of jobs that [`Stream::enqueue`] added, reasons, totals.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+use serde::{Serialize, de::DeserializeOwned};
+
+use self::answer::{is_entry_id, millis};
+use self::scripts::{ENQUEUE, FIND, GROUP};
+use self::waiter::Waiter;
+use super::link::{Link, Script};
+use super::{OpenError, Server, layout};
+use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, Owner, QueueError, Standing};
+
+mod answer;
+mod port;
+mod scripts;
+mod waiter;
+
+/// The longest name of a stream or a group.
+const NAME_MAX: usize = 64;
+
+/// The layout of the keys.
+const LAYOUT: u32 = 1;
+
+/// How long another program's consumer is idle until it counts as gone.
+const GONE_AFTER: Duration = Duration::from_secs(300);
+
+/// A queue of `T` on a Redis stream, read by a consumer group; a clone is the same queue.
+///
+/// # What producers write
+///
+/// `XADD NAME * payload '{"order":1}'`: the field `payload` is read, as JSON; others are left alone. The name of such a job is the ID
+/// of its entry, and its age and place follow from that. An entry without a `payload`, or with one that is not a `T`, becomes a dead
+/// letter that says why. [`enqueue`](Self::enqueue) adds a field `id` with the name of the job; in entries of others a field `id` means
+/// nothing.
+///
+/// # What becomes of entries
+///
+/// - One that is acked is deleted (`XACK`, `XDEL`), so that the stream holds what is to be done. While the stream has other groups
+///   too, it is acked only, since they may have to read it: trim the stream then as you did before.
+/// - Whatever was delivered once and is free again is claimed before what never was, in the order of IDs.
+/// - Dead letters stay in the stream, with the consumer `winddown:dead`. Where somebody trims the stream (`XTRIM`, `MAXLEN`), what is
+///   trimmed is gone, whatever state it was in.
+/// - What a consumer of another program holds in the same group is taken over when it was idle for
+///   [`gone_after`](Self::gone_after), and counts as crashed. Consumers that are gone are deleted once they hold nothing, and never
+///   before: Redis drops what a consumer holds together with it.
+///
+/// A stream has one order: [`NewJob::priority`] is not looked at, and each job is told to have priority 0. Use a stream for each
+/// priority where you need them. Of a Redis that evicts keys no queue can promise anything.
+///
+/// ```no_run
+/// use winddown::queue::redis::{Server, Stream};
+/// use winddown::queue::{self, Leased};
+/// use winddown::{Cx, ShutdownCoordinator};
+///
+/// async fn fulfil(order: &Leased<String>, cx: &Cx) -> Result<(), winddown::BoxError> {
+///     println!("{} of entry {}", order.item, order.lease.id);
+///     Ok(())
+/// }
+///
+/// # async fn example(mut shutdown: ShutdownCoordinator) -> Result<(), winddown::BoxError> {
+/// let server = Server::at("redis://localhost")?;
+/// let orders = Stream::<String>::open(server, "orders:new", "fulfilment").await?;
+/// shutdown.add(queue::work("orders", orders, fulfil).concurrency(16));
+/// # Ok(()) }
+/// ```
+pub struct Stream<T> {
+    place: Arc<Place>,
+    max_crashes: u32,
+    gone_after: Duration,
+    item: PhantomData<fn() -> T>,
+}
+
+/// Where the queue is, and what is known of its owners here.
+struct Place {
+    link: Arc<Link>,
+    stream: String,
+    group: String,
+    /// What its own keys begin with.
+    own: String,
+    waiter: Waiter,
+    owners: Mutex<HashMap<Owner, Known>>,
+}
+
+/// What is known of the claims of an owner, so that one whose answer was lost can be taken back.
+#[derive(Default)]
+struct Known {
+    last_epoch: u64,
+    /// Claims that are under way; none can be told from one whose answer was lost.
+    under_way: usize,
+    /// An answer was lost: at the server the owner may hold what it does not know of.
+    unsure: bool,
+}
+
+// === impl Stream ===
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
+    /// Opens the queue on the stream `name` for the consumer group `group`; makes the stream and the group where there are none.
+    ///
+    /// For a new group all that is in the stream is to be done. A group that is there goes on where it was.
+    ///
+    /// # Errors
+    ///
+    /// A name is not one of letters, digits and `.`, `_`, `-`, `:`, at most 64; a key is somebody else's, or of another layout; the
+    /// server is older than Redis 7, or could not be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped, and repeated.
+    pub async fn open(server: Server, name: &str, group: &str) -> Result<Stream<T>, OpenError> {
+        let (stream, group) = (checked(name)?, checked(group)?);
+        let own = format!("{{{stream}}}:group:{group}:");
+        let link = Arc::clone(server.link());
+        layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
+        let waiter = Waiter::default();
+        let place = Place { link, stream, group, own, waiter, owners: Mutex::default() };
+        let found = place.make_group().await.map_err(OpenError::Server)?;
+        if found != "stream" {
+            let found = format!("it is a {found}, and should be a stream");
+            return Err(OpenError::Foreign { key: place.stream, found });
+        }
+        let place = Arc::new(place);
+        Ok(Stream { place, max_crashes: MAX_CRASHES, gone_after: GONE_AFTER, item: PhantomData })
+    }
+
+    /// Crashes a job may cause before it becomes a dead letter; [`MAX_CRASHES`] unless said otherwise.
+    pub fn max_crashes(mut self, max: u32) -> Stream<T> {
+        self.max_crashes = max;
+        self
+    }
+
+    /// How long a consumer of another program has to be idle until it counts as gone; 5 min unless said otherwise.
+    ///
+    /// What it holds is then taken over, so this is to be longer than its longest job. Owners of ours have leases instead.
+    pub fn gone_after(mut self, idle: Duration) -> Stream<T> {
+        self.gone_after = idle;
+        self
+    }
+
+    /// Adds a job at the end, unless the queue holds one of that name, dead letters included. Its priority is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// The item cannot be written as JSON, the name looks like the ID of an entry (`1-0`), or the server could not be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the job may have been added or not; to repeat the call is safe while the job is not done.
+    pub async fn enqueue(&self, job: &NewJob<T>) -> Result<Enqueued, QueueError> {
+        let mut enqueued = self.enqueue_all(std::slice::from_ref(job)).await?;
+        enqueued.pop().ok_or_else(|| QueueError::new("enqueue a job", "the server has not answered for it"))
+    }
+
+    /// Adds jobs in this order, all in one step; answers in the order given.
+    ///
+    /// # Errors
+    ///
+    /// As [`enqueue`](Self::enqueue); none is added then whose item or name is wrong, nor any other.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`enqueue`](Self::enqueue).
+    pub async fn enqueue_all(&self, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut call = self.place.call(&ENQUEUE);
+        for job in jobs {
+            if is_entry_id(job.id.as_str()) {
+                let why = format!("the name {} would be taken for the ID of an entry", job.id);
+                return Err(QueueError::new("enqueue a job", why));
+            }
+            let payload = serde_json::to_string(&job.item)
+                .map_err(|error| QueueError::new("write an item as JSON", error))?;
+            call.arg(job.id.as_str()).arg(payload).arg(millis(job.delay));
+        }
+        let added: Vec<bool> = self.place.ask("enqueue a job", &ENQUEUE, &call).await?;
+        Ok(added.into_iter().map(|new| if new { Enqueued::Added } else { Enqueued::Exists }).collect())
+    }
+
+    /// How a job stands; `None` where there is no such job, or it is done.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn find(&self, id: &JobId) -> Result<Option<Standing>, QueueError> {
+        let mut call = self.place.call(&FIND);
+        call.arg(id.as_str());
+        let found: Option<(String, Option<String>)> = self.place.ask("look for a job", &FIND, &call).await?;
+        Ok(found.and_then(|(kind, past)| answer::standing(&kind, past.as_deref())))
+    }
+
+    /// What of the server's settings puts jobs at risk, in words for who runs it: it may evict keys, or keeps nothing on disk.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked.
+    pub async fn warnings(&self) -> Result<Vec<String>, QueueError> {
+        let warnings = super::warnings::warnings(&self.place.link).await;
+        warnings.map_err(|error| QueueError::new("read the settings of the server", error))
+    }
+}
+
+impl<T> Clone for Stream<T> {
+    fn clone(&self) -> Stream<T> {
+        Stream {
+            place: Arc::clone(&self.place),
+            max_crashes: self.max_crashes,
+            gone_after: self.gone_after,
+            item: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Stream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { stream, group, link, .. } = &*self.place;
+        f.debug_struct("Stream")
+            .field("name", stream)
+            .field("group", group)
+            .field("link", link)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The beginning of a call of a script.
+    fn call(&self, script: &Script) -> Cmd {
+        let mut call = script.on(&[&self.stream, &self.own]);
+        call.arg(&self.group);
+        call
+    }
+
+    async fn ask<A: FromRedisValue>(
+        &self,
+        doing: &'static str,
+        script: &Script,
+        call: &Cmd,
+    ) -> Result<A, QueueError> {
+        let answer = match self.link.call(script, call).await {
+            // Flushed, or lost with a server that keeps nothing; the script has done nothing.
+            Err(error) if error.code() == Some("NOGROUP") => match self.make_group().await {
+                Ok(_) => self.link.call(script, call).await,
+                Err(error) => Err(error),
+            },
+            answer => answer,
+        };
+        let answer = answer.map_err(|error| QueueError::new(doing, error))?;
+        A::from_redis_value(answer).map_err(|error| QueueError::new(doing, error))
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
+        // Nothing behind this lock is ever half-changed.
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
+    fn forget(&self, owner: &Owner) {
+        self.owners().retain(|known, state| known != owner || state.unsure || state.under_way > 0);
+    }
+
+    /// Makes the group where there is none; answers the type of what is in the stream's place.
+    async fn make_group(&self) -> Result<String, RedisError> {
+        let mut call = self.call(&GROUP);
+        call.arg(format!("winddown {} {LAYOUT}", scripts::KIND));
+        let found: Value = self.link.call(&GROUP, &call).await?;
+        Ok(String::from_redis_value(found)?)
+    }
+}
+
+fn checked(name: &str) -> Result<String, OpenError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+        return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
+    }
+    Ok(name.to_owned())
+}
