@@ -397,6 +397,9 @@ async fn what_somebody_trims_away_is_gone_and_disturbs_nothing() {
     tokio::time::timeout(ms(300), bench.queue.ready()).await.unwrap_err();
     let counts = bench.queue.counts().await.unwrap();
     assert_eq!((counts.pending, counts.active, counts.dead, counts.oldest), (0, 0, 0, None));
+    for key in ["held", "leases", "past", "notes", "dead", "reasons"] {
+        assert_eq!(bench.says::<u32>(&format!("EXISTS {OWN}{key}")).await, 0, "{key}");
+    }
     bench.fill(4).await;
     assert_eq!(bench.claim("two", 9).await.len(), 4, "the names are free again");
 }
