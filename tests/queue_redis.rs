@@ -200,6 +200,7 @@ async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
         "+exists",
         "+type",
         "+del",
+        "+scan",
         "+time",
         "+info",
         "+client|id",

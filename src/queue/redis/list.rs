@@ -24,8 +24,7 @@ mod wait;
 const LAYOUT: u32 = 1;
 
 /// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
-const KEYS: [(&str, &str); 12] = [
-    ("claims", "hash"),
+const KEYS: [(&str, &str); 11] = [
     ("dead", "zset"),
     ("ending", "hash"),
     ("jobs", "hash"),
@@ -81,12 +80,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
         server.link().teach(&[&scripts::BEGIN_DRAIN, &scripts::EXTEND, &scripts::REQUEUE]).await;
+        let opened = now(server.link()).await.map_err(OpenError::Server)?;
         let shared = Shared {
             server,
             name: name.to_owned(),
             waiter: Waiter::new(&prefix),
             prefix,
-            calls: Calls::new(),
+            calls: Calls::new(opened),
         };
         Ok(List { shared: Arc::new(shared), max_crashes: MAX_CRASHES, item: PhantomData })
     }
@@ -272,6 +272,12 @@ impl Shared {
         args(&mut call);
         self.link().call(script, &call).await
     }
+}
+
+/// The server's clock in microseconds, as epochs are counted from.
+async fn now(link: &Link) -> Result<u64, RedisError> {
+    let (seconds, micros) = <(u64, u64)>::from_redis_value(link.query(Cmd::new().arg("TIME")).await?)?;
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
 }
 
 /// Milliseconds, rounded up: what is due after a moment is never due before it.
