@@ -545,6 +545,7 @@ mod memory {
 
 #[cfg(all(feature = "redis", unix))]
 #[path = "support/redis.rs"]
+#[allow(dead_code)]
 mod server;
 
 #[cfg(all(feature = "redis", unix))]

@@ -304,7 +304,8 @@ async fn a_paused_queue_gives_nothing_away_until_it_is_resumed() {
     assert!(claim(&jobs, "one", 9).await.is_empty());
     assert!(timeout(secs(3), jobs.ready()).await.is_err());
     let (woken, resumed) = tokio::join!(timeout(SOON, jobs.ready()), other.resume());
-    (woken.unwrap(), resumed.unwrap());
+    woken.unwrap();
+    resumed.unwrap();
     assert_eq!(names(&claim(&jobs, "one", 9).await), ["b"]);
 }
 
