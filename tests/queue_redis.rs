@@ -6,6 +6,8 @@ mod cut;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
 mod server;
+#[path = "queue_redis/watched.rs"]
+mod watched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,6 +164,27 @@ async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
     let refused = Jobs::open(server, "a").await.unwrap_err();
     assert!(matches!(refused, OpenError::Server(_)), "{refused:?}");
     assert_eq!(refused.to_string(), "could not open the queue");
+}
+
+#[tokio::test]
+async fn a_server_is_found_by_the_sentinels_that_watch_it() {
+    let watched = watched::Watched::start();
+    let began = Instant::now();
+    let jobs = loop {
+        match Jobs::open(Server::at(&watched.url()).unwrap(), "orders").await {
+            Ok(jobs) => break jobs,
+            // They have only just been started.
+            Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    jobs.enqueue(&job("a")).await.unwrap();
+    timeout(SOON, jobs.ready()).await.unwrap();
+    assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
+    let unknown = Server::at(&watched.url().replace("/orders", "/others")).unwrap();
+    let error = Jobs::open(unknown, "orders").await.unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("does not know the master"), "{why}");
 }
 
 #[tokio::test]
