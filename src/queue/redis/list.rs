@@ -48,6 +48,13 @@ const BATCH: usize = 1000;
 const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// A queue of `T`, stored as JSON, in a Redis; a clone is the same queue.
+///
+/// The keys, what the server has to be told, and what a failover can lose are described [in the module](super).
+///
+/// Leases are those of claims: what was claimed together is renewed together. [`extend`](crate::queue::Queue::extend) of some jobs of a
+/// claim makes the lease of all of them longer, and never shorter. An answer that was lost costs no job anything: what such a
+/// claim had brought goes back, untouched, with the next claim of that owner, or its [`begin_drain`](crate::queue::Queue::begin_drain). For
+/// that an [`Owner`](crate::queue::Owner) claims by one `List` and its clones.
 pub struct List<T> {
     shared: Arc<Shared>,
     max_crashes: u32,
