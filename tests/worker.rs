@@ -618,9 +618,10 @@ async fn one_at_a_time_each_job_takes_one_call() {
 
 #[tokio::test(start_paused = true)]
 async fn jobs_that_are_claimed_ahead_begin_without_asking_the_queue() {
-    for (prefetch, apart) in [(0, ms(110)), (16, ms(10))] {
+    for (prefetch, apart) in [(0, ms(210)), (16, ms(10))] {
         let (jobs, does) = (Probe::with(1..=10), Does::new(Act::Sleep(ms(10))));
         *jobs.claim_takes.lock().unwrap() = ms(100);
+        *jobs.ack_takes.lock().unwrap() = ms(100);
         let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(1).prefetch(prefetch);
         let running = start(coordinator(ms(10_000)), work);
         sleep(ms(3_000)).await;
