@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use winddown::testing::process::Signal;
 
 use crate::redis_server::Redis;
+use crate::sentinel::Watched;
 use crate::service::{Place, Service, bare, eventually, order};
 use crate::{api, database, stop};
 
@@ -222,6 +223,29 @@ async fn a_server_that_is_not_there_ends_the_start_with_the_reason() {
     let exit = place.fails(["--queue", &url]).await;
     exit.assert_code(1).assert_line(&format!("queue redis://{gone}/3"));
     assert!(!exit.stderr.contains("secret"), "{exit}");
+}
+
+#[tokio::test]
+async fn a_failover_in_the_middle_loses_no_order_and_does_none_twice() {
+    const ORDERS: u32 = 40;
+    let mut watched = Watched::start().await;
+    let place = Place::new();
+    let service = place.start(["--queue", &watched.url(), "--lease", "2s"]).await;
+    for number in 0..ORDERS {
+        service.place(&format!("o{number}"), 600).await;
+    }
+    eventually("all are queued", async || service.stats().await["outbox"] == 0).await;
+    watched.replicated().await;
+    watched.master.kill();
+    // What was taken meanwhile is queued when there is a server again.
+    service.place("meanwhile", 0).await;
+    eventually("all are done", async || {
+        place.number("SELECT count(*) FROM orders WHERE done = 1").await == i64::from(ORDERS + 1)
+    })
+    .await;
+    service.term().await.assert_code(0);
+    place.assert_done_once(i64::from(ORDERS + 1)).await;
+    assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
 }
 
 #[tokio::test]
