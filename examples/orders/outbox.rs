@@ -16,6 +16,9 @@
 //! process that stored it: nobody else moves it, and that process has its marks forgotten. After a while others may take it
 //! over, since its process may be gone; from then on the row is nobody's, and whoever deletes it leaves the mark. The same is done
 //! with a process's own rows when a call of its failed, because that may still be under way.
+//!
+//! A job that Redis itself has lost, since it keeps nothing on disk or has failed over to a replica that had not heard of it, is not
+//! missed here: its order stays *accepted*. What it has lost of an end is made good: the job comes again, and its order is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

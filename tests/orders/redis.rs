@@ -82,18 +82,18 @@ async fn everything_is_answered_until_intake_stops_with_the_queue_in_redis() {
 
 #[tokio::test]
 async fn kills_lose_no_order_on_redis_and_do_none_twice() {
-    killed(5).await;
+    killed(5, "1s").await;
 }
 
 #[tokio::test]
 #[ignore = "long: 20 kills"]
 async fn twenty_kills_lose_no_order_on_redis_and_do_none_twice() {
-    killed(20).await;
+    killed(20, "3s").await;
 }
 
-async fn killed(times: u32) {
+async fn killed(times: u32, lease: &str) {
     let mut place = Place::with_redis();
-    stop::killed(&place, times).await;
+    stop::killed(&place, times, lease).await;
     assert_eq!(queued(&mut place).await, 200, "each was queued once");
 }
 
