@@ -26,6 +26,7 @@ mod name;
 pub mod redis;
 #[cfg(feature = "sqlx-sqlite")]
 pub mod sql;
+mod strict;
 mod worker;
 
 pub use job::{
@@ -33,6 +34,7 @@ pub use job::{
     Standing, Stepped,
 };
 pub use name::{InvalidName, JobId, Owner};
+pub use strict::Strict;
 pub use worker::{Handler, HandlerFn, Leased, Work, work};
 
 /// Crashes a job may cause before it becomes a dead letter, unless the queue was told otherwise.
@@ -94,8 +96,13 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Ends what [`ready`](Queue::ready) may have left waiting at the server, and returns when that is over.
     ///
-    /// For when nothing more is to be claimed, or not for a while. What such a wait still brings is passed on, so that no other
-    /// waiter misses it. A queue whose `ready` leaves nothing behind has nothing to do here.
+    /// For when nothing more is to be claimed, or not for a while: a [worker](work) calls it at the trigger and when it is paused,
+    /// asks [`ready`](Queue::ready) no more until it has returned, and ends only after it. Calls about jobs go on beside it. What
+    /// such a wait still brings is passed on, so that no other waiter misses it. A queue whose `ready` leaves nothing behind has
+    /// nothing to do here.
+    ///
+    /// Where the server does not answer it may take as long as it likes: it holds up nothing but the worker's end, and is dropped
+    /// when the time for handing back is over.
     fn stop_waiting(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

@@ -453,6 +453,9 @@ macro_rules! promises {
         mod on_memory {
             $(#[tokio::test(start_paused = true)] async fn $name() { super::$name(super::memory::bench()).await })*
         }
+        mod on_strict {
+            $(#[tokio::test(start_paused = true)] async fn $name() { super::$name(super::strict::bench()).await })*
+        }
         #[cfg(all(feature = "redis", unix))]
         mod on_list {
             $(#[tokio::test] async fn $name() { super::$name(super::list::bench().await).await })*
@@ -589,7 +592,40 @@ mod memory {
     }
 }
 
+mod strict {
+    use super::*;
+    use winddown::queue::{Strict, memory::Memory};
+
+    /// What is promised of one queue is promised of one among others.
+    pub struct OnStrict(Strict<Memory<String>>);
+
+    pub fn bench() -> OnStrict {
+        OnStrict(Strict::new([Memory::new(), Memory::new(), Memory::new()]))
+    }
+
+    impl Bench for OnStrict {
+        type Queue = Strict<Memory<String>>;
+
+        fn queue(&self) -> &Strict<Memory<String>> {
+            &self.0
+        }
+
+        async fn enqueue(&self, job: NewJob<String>) {
+            self.0.queues()[1].enqueue(job);
+        }
+
+        async fn pass(&self, time: Duration) {
+            tokio::time::advance(time).await;
+        }
+
+        async fn dump(&self) -> String {
+            format!("{:?}", self.0)
+        }
+    }
+}
+
 #[cfg(all(feature = "redis", unix))]
+#[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
 mod server;
 

@@ -629,6 +629,21 @@ async fn handlers_that_need_not_wait_are_acked_together() {
     }
 }
 
+/// With threads enough to be acked one by one: each call would be for the few that were done when it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_that_need_not_wait_are_acked_together_also_by_several_threads() {
+    let (jobs, does) = (Probe::with(1..=4096), Does::new(Act::Nothing));
+    let running =
+        start(coordinator(ms(60_000)), queue::work("jobs", jobs.clone(), does.clone()).concurrency(16));
+    while jobs.counts().await.unwrap().pending + jobs.counts().await.unwrap().active > 0 {
+        sleep(ms(10)).await;
+    }
+    let report = running.stop_after(ms(0)).await;
+    assert!(report.is_clean(), "{report}");
+    let acks = jobs.calls("ack").len();
+    assert!(acks < 4096 / 8, "{acks} calls, for 16 jobs at once");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_pulling_and_nothing_else() {
     let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(1_000))));

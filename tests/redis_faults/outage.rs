@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use winddown::testing::process::Signal;
 
-use crate::crew::{Scene, duty, ended, eventually, ms, overlaps, term};
+use crate::crew::{QUEUE, Scene, duty, ended, eventually, ms, overlaps, term};
 use crate::redis_server::Redis;
 
 const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
@@ -88,9 +88,9 @@ async fn what_a_stop_could_not_hand_back_is_free_at_the_kill_where_the_server_wa
     // Its leases are moved to the kill; then the server dies, and is back only when the process is gone.
     let ending = async || {
         let mut connection = redis.connection().await;
-        let keys: Vec<String> =
-            redis::cmd("KEYS").arg("*ending*").query_async(&mut connection).await.unwrap();
-        !keys.is_empty()
+        let mut marked = redis::cmd("HEXISTS");
+        let marked = marked.arg(format!("{{{QUEUE}}}:ending")).arg("first");
+        marked.query_async::<bool>(&mut connection).await.unwrap()
     };
     eventually("the owner is marked", ending).await;
     redis.kill();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use winddown::queue::{self, Leased, NewJob, Owner, Queue};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
-use super::crew::{Dice, QUEUE, SOON, eventually, ms, times};
+use super::crew::{Dice, QUEUE, SOON, eventually, ms, times, waiting};
 use super::redis_server::Redis;
 use winddown::queue::redis::{List, Server};
 
@@ -40,8 +40,7 @@ async fn i15_what_is_pushed_at_the_moment_of_the_stop_is_done_or_still_there() {
         let run = tokio::spawn(shutdown.run());
         // It has done what the turn before left, and waits at the server.
         eventually("the worker waits", async || {
-            let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut look).await.unwrap();
-            done.load(Ordering::SeqCst) == turn && clients.contains("cmd=blpop")
+            done.load(Ordering::SeqCst) == turn && waiting(&mut look).await == 1
         })
         .await;
         let (early, late) = (dice.below(800), dice.below(800));
@@ -67,8 +66,7 @@ async fn i15_what_is_pushed_at_the_moment_of_the_stop_is_done_or_still_there() {
         );
         at_once += now - turn;
         left += counts.pending;
-        let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut look).await.unwrap();
-        assert!(!clients.contains("cmd=blpop"), "nothing goes on waiting at the server: {clients}");
+        assert_eq!(waiting(&mut look).await, 0, "turn {turn}: nothing goes on waiting at the server");
         if counts.pending > 0 {
             // Free at once for whoever is there, and untouched.
             let other = Owner::unique("other");

@@ -123,8 +123,16 @@ impl Scene {
         crew.ready_line("ready").patience(SOON)
     }
 
+    /// From a server that may just have been away.
     pub async fn counts(&self) -> Counts {
-        self.jobs.counts().await.unwrap()
+        let began = Instant::now();
+        loop {
+            match self.jobs.counts().await {
+                Ok(counts) => return counts,
+                Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
     }
 
     /// Until all is done but what is dead.
@@ -188,6 +196,13 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
         held.extend(ids);
     }
     held
+}
+
+/// How many wait at the server for something to come.
+pub async fn waiting(connection: &mut MultiplexedConnection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("clients").query_async(connection).await.unwrap();
+    let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
+    blocked.trim().parse().unwrap()
 }
 
 /// Notes of a job that came after those of a later claim: two processes had it at once. Those of a process that was frozen for longer

@@ -80,6 +80,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let prefix = prefix(name)?;
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
+        server.link().teach(&[&scripts::BEGIN_DRAIN, &scripts::EXTEND, &scripts::REQUEUE]).await;
         let shared = Shared {
             server,
             name: name.to_owned(),
