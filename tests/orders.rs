@@ -20,6 +20,7 @@ mod outbox;
 #[path = "orders/redis.rs"]
 mod redis;
 #[path = "support/redis.rs"]
+#[allow(dead_code)]
 mod redis_server;
 #[path = "orders/service.rs"]
 mod service;

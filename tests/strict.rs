@@ -219,7 +219,7 @@ async fn a_lease_from_elsewhere_is_lost_and_changes_nothing() {
     for owner in ["me", "me/3", "me/x", "me/1"] {
         let lease = Lease { owner: owner.parse().unwrap(), ..jobs[0].lease.clone() };
         let lost = if owner == "me/1" { Held::Gone } else { Held::Lost };
-        assert_eq!(strict.ack(&[lease.clone()]).await.unwrap(), [lost], "{owner}");
+        assert_eq!(strict.ack(std::slice::from_ref(&lease)).await.unwrap(), [lost], "{owner}");
         assert_eq!(strict.requeue(&[HandBack::interrupted(lease.clone())]).await.unwrap(), [lost]);
         assert_eq!(strict.nack(&lease, ms(1), "no").await.unwrap(), lost);
         assert_eq!(strict.dead_letter(&lease, "no").await.unwrap(), lost);

@@ -5,6 +5,7 @@
 //! cargo run --release -- --quick             with few rounds, and without the largest sizes
 //! cargo run --release -- --only WORD         the rows of operations that have the word in their titles
 //! cargo run --release -- --sockets           requests over sockets alone
+//! cargo run --release -- --worker            the queue worker alone
 //! cargo run --release -- once OP K [THREADS] does one operation K times: the difference of two runs under callgrind is its price
 //! ```
 //!
@@ -39,6 +40,10 @@ fn main() -> ExitCode {
         }
         ["--sockets"] => {
             sockets::print(false);
+            ExitCode::SUCCESS
+        }
+        ["--worker"] => {
+            jobs::print_worker(false);
             ExitCode::SUCCESS
         }
         // What `--sockets` starts.
@@ -79,6 +84,7 @@ fn table(quick: bool) -> ExitCode {
     }
     missed += stop::print(quick);
     missed += jobs::print(quick);
+    missed += jobs::print_worker(quick);
     sockets::print(quick);
     println!(
         "\n{}",
@@ -93,7 +99,7 @@ fn table(quick: bool) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: winddown-bench [--quick | --only WORD | --sockets | once OP TIMES [THREADS]]\noperations:"
+        "usage: winddown-bench [--quick | --only WORD | --sockets | --worker | once OP TIMES [THREADS]]\noperations:"
     );
     for op in rows().iter().flat_map(|row| &row.ops) {
         eprintln!("  {}", op.name);

@@ -75,11 +75,9 @@ impl Outbox {
 
     /// Notes that an order is to be queued, in the transaction that stores it.
     pub async fn put_in(&self, conn: &mut SqliteConnection, id: &str) -> Result<(), sqlx::Error> {
-        // This process's relay ends at the trigger; what comes later is for others at once.
-        let relay = (!self.shutdown.is_triggered()).then(|| self.me.as_str());
         sqlx::query("INSERT INTO outbox (order_id, relay) VALUES (?, ?)")
             .bind(id)
-            .bind(relay)
+            .bind(self.me.as_str())
             .execute(conn)
             .await?;
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sqlx::{Row, SqliteConnection, SqlitePool};
 use tokio::sync::watch;
 use winddown::BoxError;
-use winddown::queue::{Enqueued, JobId, Leased, NewJob};
+use winddown::queue::{Enqueued, JobId, Leased, NewJob, QueueError};
 
 use crate::jobs::Jobs;
 use crate::order::{Dead, Order, STEPS, Stats, Status, millis};
@@ -247,6 +247,11 @@ impl Store {
         let retried = self.jobs.retry(&id).await?;
         self.changed();
         Ok(retried)
+    }
+
+    /// Whether it was a queue elsewhere that failed, and not the database.
+    pub fn is_elsewhere(&self, why: &BoxError) -> bool {
+        matches!(self.jobs, Jobs::Redis(..)) && why.is::<QueueError>()
     }
 
     /// Hears of changes that this process made.

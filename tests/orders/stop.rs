@@ -121,7 +121,7 @@ async fn everything_is_answered_until_intake_stops() {
 }
 
 /// Kills it again and again, while a client that does not give up places its orders.
-pub async fn killed(place: Place, times: u32) {
+pub async fn killed(place: &Place, times: u32) {
     let args = ["--lease", "1s", "--grace", "3s"];
     let mut random = Random(0x5eed_0006);
     let mut service = place.start(args).await;
@@ -174,13 +174,13 @@ pub async fn killed(place: Place, times: u32) {
 
 #[tokio::test]
 async fn kills_lose_no_order_and_do_none_twice() {
-    killed(Place::new(), 5).await;
+    killed(&Place::new(), 5).await;
 }
 
 #[tokio::test]
 #[ignore = "long: 20 kills"]
 async fn twenty_kills_lose_no_order_and_do_none_twice() {
-    killed(Place::new(), 20).await;
+    killed(&Place::new(), 20).await;
 }
 
 #[tokio::test]

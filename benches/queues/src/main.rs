@@ -35,7 +35,10 @@ fn main() -> ExitCode {
     let asked = |part| parts.is_empty() || parts.contains(&part);
 
     let server = server::Server::start();
-    println!("redis-server {}, on a unix socket; tokio with 2 threads; handlers that only count", server.version());
+    println!(
+        "redis-server {}, on a unix socket; tokio with 2 threads; handlers that only count",
+        server.version()
+    );
     let memory = OursInMemory::default();
     let (default, batches) = (
         Apalis { name: "apalis-redis", batch: None },

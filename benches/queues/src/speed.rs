@@ -76,7 +76,9 @@ impl Case {
     pub fn print(self, ways: &[&dyn Way], seen: &[Seen]) {
         println!("\nPayloads of {} B, a backlog of {}", self.payload, self.backlog);
         print!("{:<28}", "");
-        AT_ONCE.iter().for_each(|n| print!(" |{:>9} {:>6} {:>8} {:>8}", format!("{n} at once"), "ratio", "worker", "server"));
+        AT_ONCE.iter().for_each(|n| {
+            print!(" |{:>9} {:>6} {:>8} {:>8}", format!("{n} at once"), "ratio", "worker", "server")
+        });
         println!();
         for (way, one) in ways.iter().zip(seen) {
             print!("{:<28}", way.name());
@@ -104,7 +106,8 @@ impl Case {
         for peer in ours + 1..ways.len() {
             for n in [1, 2] {
                 let ratio = seen[ours].ratio(&seen[peer], n, Speed::a_second);
-                let what = format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
+                let what =
+                    format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
                 targets.at_least(&what, ratio, 3.0);
             }
         }
