@@ -69,6 +69,12 @@ async fn connections_that_the_server_closes_in_a_stop_are_opened_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_paused_in_a_stop_is_waited_for_while_there_is_time() {
+    let (_servers, scene, ended) = stopped_amid(&[("CLIENT", &["PAUSE", "1500", "ALL"])]).await;
+    all_is_well(&scene, &ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_full_in_a_stop_takes_back_what_it_holds_already() {
     let upset: &[(&str, &[&str])] =
         &[("CONFIG", &["SET", "maxmemory-policy", "noeviction"]), ("CONFIG", &["SET", "maxmemory", "1000"])];

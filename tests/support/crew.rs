@@ -234,6 +234,13 @@ pub fn is_frozen(pid: u32) -> bool {
     stat.rsplit(") ").next().is_some_and(|stat| stat.starts_with('T'))
 }
 
+/// Stops a server from running, or lets it run on: what is connected stays so, and is not answered.
+pub fn freeze(server: &Redis, frozen: bool) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = if frozen { Signal::STOP } else { Signal::CONT };
+    kill_process(Pid::from_raw(server.pid() as i32).unwrap(), signal).unwrap();
+}
+
 /// Asks it to end, and waits.
 pub async fn term(running: Running) -> Ended {
     running.signal(Signal::Term);

@@ -20,7 +20,7 @@ mod reply;
 mod scripts;
 mod wait;
 
-/// The layout that this version reads and writes.
+/// The layout that this version reads and writes; `place.lua` names it, too.
 const LAYOUT: u32 = 1;
 
 /// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
