@@ -1,8 +1,8 @@
 //! Queues whose jobs outlive the process that holds them.
 //!
 //! [`Queue`] is the port: what a queue has to promise so that a stop loses no job, runs none twice at once and uses up no
-//! attempt. [`memory`] keeps the promises within one process, `sql` (feature `sqlx-sqlite`) in a table of SQLite, and `redis` (feature `redis`) in a server that
-//! many processes share.
+//! attempt. [`memory`] keeps the promises within one process, `sql` (feature `sqlx-sqlite`) in a table of SQLite, and `redis` (feature
+//! `redis`) in a server that many processes share.
 //!
 //! # The rules, the same for every technology
 //!

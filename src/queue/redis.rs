@@ -1,4 +1,83 @@
 //! Queues in Redis, which any number of processes may share.
+//!
+//! [`List`] is the queue to start from: it keeps all the rules of [`Queue`](super::Queue), and every move is one script, done as a
+//! whole or not at all.
+//!
+//! ```no_run
+//! use winddown::queue::redis::{List, Server};
+//! use winddown::queue::{self, Leased, NewJob};
+//! use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
+//!
+//! async fn fulfil(order: &Leased<String>, cx: &Cx) -> Result<(), BoxError> {
+//!     println!("{} for the {}. time", order.item, order.attempts + 1);
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), BoxError> {
+//! let jobs: List<String> = List::open(Server::at("redis://localhost")?, "orders").await?;
+//! for warning in jobs.warnings().await? {
+//!     eprintln!("{warning}");
+//! }
+//! jobs.enqueue(&NewJob::new("order-1".parse()?, "tea".to_owned())).await?;
+//!
+//! let mut shutdown = ShutdownCoordinator::new(Budget::detect(), signal::terminate()?)?;
+//! shutdown.add(queue::work("orders", jobs, fulfil).concurrency(16));
+//! shutdown.run().await.print();
+//! # Ok(()) }
+//! ```
+//!
+//! # The server
+//!
+//! Redis 7 or later, or what calls itself so. To lose no job it needs, in its own configuration:
+//!
+//! - `maxmemory-policy noeviction`. A server that is full then refuses new jobs, with an error; those that it has are still claimed,
+//!   renewed, acked and handed back. With a policy named `allkeys-…` it drops whole queues.
+//! - `appendonly yes`. With `appendfsync always` a job whose enqueuing was answered survives a loss of power; with `everysec` up to
+//!   a second of moves is undone by that. Each move is undone as a whole: the queue is as it was at some moment before.
+//!
+//! [`List::warnings`] names what is set otherwise.
+//!
+//! # What a failover can lose
+//!
+//! Redis sends its writes to replicas without waiting for them. A failover undoes the last moves, those of some milliseconds as a
+//! rule, and also such that were answered:
+//!
+//! - a job that was enqueued may be missing. One that was stored elsewhere first, with [`List::enqueue_once`] for the way from there
+//!   to here, is not: repeat the call. `min-replicas-to-write` in the server's configuration bounds how much can be undone.
+//! - a job that was acked may be there again, and runs again.
+//! - a job that was claimed may be free again, and run elsewhere, while its first holder learns of that only by the next renewal, after a third of a lease:
+//!   for so long it may run twice at once. Epochs grow on over a failover as long as the clocks of the servers agree to within the time that it takes,
+//!   so a fenced effect lets only the later holder through.
+//! - an attempt, an interruption or a crash may be counted once too few.
+//!
+//! Nothing else can happen, and nothing at all where no failover does: a server that is killed and started again has what is on its disk.
+//!
+//! # Keys and users
+//!
+//! All keys begin with `{NAME}:`, in braces, so that a cluster keeps a queue in one place. Nothing expires by itself.
+//!
+//! | key | is | holds |
+//! | --- | --- | --- |
+//! | `layout` | string | kind and version of this layout; another one is refused |
+//! | `jobs` | hash | each job: its place in the order, when it was enqueued (ms), its priority, a space each, then its JSON |
+//! | `meta` | hash | what a job went through, where that is anything: attempts, interruptions, crashes, last hand-back, checkpoint |
+//! | `pending` | list | jobs of priority 0 that are free, in their order |
+//! | `line` | sorted set | the other free ones, by priority and order: other priorities, and what came back |
+//! | `scheduled` | sorted set | jobs that wait, by the end of their delay (ms) |
+//! | `h:EPOCH:OWNER` | set | jobs that were claimed together and are held |
+//! | `leases` | sorted set | these claims, by the end of their lease (ms) |
+//! | `claims` | hash | these claims again, with a mark of the call: for those whose lease or whose answer is lost |
+//! | `ending` | hash | owners that are ending: when they are killed, and since when that is known (ms) |
+//! | `dead`, `reasons` | sorted set, hash | dead letters, by when they were given up (ms), and why |
+//! | `once` | sorted set | names that [`List::enqueue_once`] remembers, by when (ms) |
+//! | `wake` | list | at most one token, for whoever waits |
+//! | `state` | hash | the last epoch and place in the order, totals, whether the queue is paused |
+//!
+//! A lease is that of a claim, with all its jobs: renewing one of them renews all. When all jobs are done, `layout`, `state` and perhaps `wake`
+//! are left.
+//!
+//! A user of the server needs, for a queue `orders`: `~{orders}:* -@all +@hash +@list +@set +@sortedset +@string +evalsha +eval +exists
+//! +type +del +time +info +client|id +client|unblock`, and with Sentinels `+role`.
 
 use std::error::Error;
 use std::fmt;

@@ -83,8 +83,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
             return Ok(Stepped { held, claimed: Vec::new() });
         }
         let epoch = answer.number()?.unsigned_abs();
-        let (ids, values, pasts) = (Parts::of(answer.part())?, answer.part(), answer.part());
-        let (mut values, mut pasts) = (Parts::of(values)?, Parts::of(pasts).ok());
+        let (ids, mut values) = (Parts::of(answer.part())?, Parts::of(answer.part())?);
+        let mut pasts = Parts::of(answer.part()).ok();
         let now = answer.number()?.unsigned_abs();
         let dead = answer.texts()?;
         let wait = answer.number()?;
@@ -94,7 +94,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
             under_way.answered();
         }
         calls.heard(&found);
-        self.shared.waiter.stepped(reply::wait(wait));
+        // Where all that was asked for was there, the script has not looked any further.
+        let enough = ids.len() == max && wait < 0;
+        self.shared.waiter.stepped((!enough).then(|| reply::wait(wait)));
         for given_up in dead.chunks_exact(2) {
             tracing::error!(target: "winddown", queue = self.shared.name, job = given_up[0], reason = given_up[1], "job.dead");
         }

@@ -38,6 +38,10 @@ impl Parts {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn part(&mut self) -> Value {
         self.0.next().unwrap_or(Value::Nil)
     }

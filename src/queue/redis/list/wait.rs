@@ -1,6 +1,6 @@
 //! What waits for jobs: one blocking pop a process, on a connection of its own, which is never dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -31,7 +31,12 @@ pub(super) struct Waiter {
     wake: String,
     state: watch::Sender<State>,
     task: Mutex<Option<AbortHandle>>,
+    /// Kept from one wait to the next.
+    connection: Mutex<Option<Blocking>>,
 }
+
+/// A connection that blocks, and its number at the server.
+type Blocking = (i64, MultiplexedConnection);
 
 struct State {
     /// How many wait for a hint now.
@@ -57,6 +62,11 @@ struct Listener<'a>(&'a watch::Sender<State>);
 /// The task runs, until dropped, also by an abort or with its runtime.
 struct Running<'a>(&'a watch::Sender<State>);
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing behind these locks is ever half-changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 // === impl Waiter ===
 
 impl Waiter {
@@ -72,15 +82,20 @@ impl Waiter {
             blocked: None,
             failures: 0,
         };
-        Waiter { wake: format!("{prefix}wake"), state: watch::Sender::new(state), task: Mutex::new(None) }
+        Waiter {
+            wake: format!("{prefix}wake"),
+            state: watch::Sender::new(state),
+            task: Mutex::new(None),
+            connection: Mutex::new(None),
+        }
     }
 
-    /// Somebody has asked for jobs: the script passes tokens on, and says when the next thing is due.
-    pub(super) fn stepped(&self, wait: Option<Duration>) {
-        let due = wait.map(|wait| Instant::now() + wait);
+    /// Somebody has asked for jobs: the script passes tokens on, and says when the next thing is due, unless there was enough to claim.
+    pub(super) fn stepped(&self, next: Option<Option<Duration>>) {
+        let due = next.flatten().map(|wait| Instant::now() + wait);
         // No waiter needs to be told: one that waits while another of its process claims is told by a token if need be.
         self.state.send_if_modified(|state| {
-            (state.taken, state.due, state.looked) = (false, due, true);
+            (state.taken, state.due, state.looked) = (false, due, next.is_some());
             false
         });
     }
@@ -173,13 +188,12 @@ impl Shared {
         if starts {
             let shared = Arc::clone(self);
             let task = tokio::spawn(async move { shared.wait().await });
-            *self.waiter.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
+            *lock(&self.waiter.task) = Some(task.abort_handle());
         }
     }
 
     fn abort(&self) {
-        let task = self.waiter.task.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(task) = task {
+        if let Some(task) = lock(&self.waiter.task).take() {
             task.abort();
         }
     }
@@ -188,12 +202,15 @@ impl Shared {
     async fn wait(self: Arc<Shared>) {
         let state = &self.waiter.state;
         let running = Running(state);
-        let mut connection = None;
+        let mut connection = lock(&self.waiter.connection).take();
         loop {
-            let mut ends = false;
-            state.send_if_modified(|state| {
-                ends = state.listeners == 0 || state.stopping;
+            let ends = state.send_if_modified(|state| {
+                let ends = state.listeners == 0 || state.stopping;
                 state.running = !ends;
+                if ends {
+                    // Before the next task can look for it.
+                    *lock(&self.waiter.connection) = connection.take();
+                }
                 ends
             });
             if ends {
@@ -242,10 +259,7 @@ impl Shared {
     }
 
     /// Looks what is due, if that is not known, or waits for a token; whether there may be something to claim.
-    async fn wait_once(
-        &self,
-        connection: &mut Option<(i64, MultiplexedConnection)>,
-    ) -> Result<bool, RedisError> {
+    async fn wait_once(&self, connection: &mut Option<Blocking>) -> Result<bool, RedisError> {
         let state = &self.waiter.state;
         if !state.borrow().looked {
             let wait = reply::wait(reply::number(&self.run(&scripts::LOOK, |call| call).await?)?);
@@ -253,7 +267,11 @@ impl Shared {
                 return Ok(true);
             }
             let due = wait.map(|wait| Instant::now() + wait);
-            state.send_modify(|state| (state.due, state.looked) = (due, true));
+            state.send_modify(|state| {
+                // A claim may have been answered meanwhile: whichever of the two is the older one, the sooner moment does no harm.
+                let known = state.due.filter(|_| state.looked);
+                (state.due, state.looked) = (known.into_iter().chain(due).min(), true);
+            });
         }
         let (id, connection) = match connection {
             Some((id, connection)) => (*id, connection),

@@ -1,0 +1,822 @@
+//! What only the queue on a Redis list has.
+#![cfg(all(feature = "redis", unix))]
+
+#[path = "queue_redis/cut.rs"]
+mod cut;
+#[path = "support/redis.rs"]
+#[allow(dead_code)]
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use cut::Cut;
+use redis::{Cmd, FromRedisValue};
+use server::Redis;
+use tokio::time::{sleep, timeout};
+use winddown::queue::redis::{List, OpenError, Server};
+use winddown::queue::{
+    self, Claimed, Enqueued, HandBack, Held, JobId, JobState, Lease, Leased, NewJob, Owner, Queue,
+};
+use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
+
+type Jobs = List<String>;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// Far more than anything here takes on a slow machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn id(name: &str) -> JobId {
+    name.parse().unwrap()
+}
+
+fn owner(name: &str) -> Owner {
+    name.parse().unwrap()
+}
+
+fn job(name: &str) -> NewJob<String> {
+    NewJob::new(id(name), format!("item {name}"))
+}
+
+fn numbered(range: std::ops::Range<usize>) -> Vec<NewJob<String>> {
+    range.map(|number| job(&format!("job {number:05}"))).collect()
+}
+
+fn at(redis: &Redis) -> Server {
+    Server::at(&redis.url()).unwrap()
+}
+
+async fn open(redis: &Redis, name: &str) -> Jobs {
+    List::open(at(redis), name).await.unwrap()
+}
+
+async fn claim(jobs: &Jobs, who: &str, max: usize) -> Vec<Claimed<String>> {
+    jobs.claim(&owner(who), max, LEASE).await.unwrap()
+}
+
+fn names(claimed: &[Claimed<String>]) -> Vec<&str> {
+    claimed.iter().map(|job| job.lease.id.as_str()).collect()
+}
+
+fn leases(claimed: &[Claimed<String>]) -> Vec<Lease> {
+    claimed.iter().map(|job| job.lease.clone()).collect()
+}
+
+async fn run<T: FromRedisValue>(redis: &Redis, command: &[&str]) -> T {
+    let mut connection = redis.connection().await;
+    let mut sent = Cmd::new();
+    sent.arg(command);
+    sent.query_async(&mut connection).await.unwrap()
+}
+
+async fn keys(redis: &Redis) -> Vec<String> {
+    let mut keys: Vec<String> = run(redis, &["KEYS", "*"]).await;
+    keys.sort();
+    keys
+}
+
+/// How often clients have called a command, and how many microseconds that has taken.
+async fn calls(redis: &Redis, command: &str) -> (u64, u64) {
+    let stats: String = run(redis, &["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let number = |name: &str| {
+        let parts = line.unwrap_or_default().split(',');
+        parts.filter_map(|part| part.strip_prefix(name)).find_map(|number| number.parse().ok()).unwrap_or(0)
+    };
+    (number("calls="), number("usec="))
+}
+
+// === Opening ===
+
+#[tokio::test]
+async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
+    let redis = Redis::start();
+    for name in ["", "a b", "{a}", "a:b", "ä", "a\n", &"n".repeat(65)] {
+        let refused = Jobs::open(at(&redis), name).await.unwrap_err();
+        assert!(matches!(refused, OpenError::BadName(_)), "{name:?}: {refused}");
+        let rule = "cannot name a queue: letters, digits, '.', '_' and '-', at least 1 and at most 64";
+        assert!(refused.to_string().ends_with(rule), "{refused}");
+    }
+    open(&redis, &format!("A.b_c-9{}", "n".repeat(57))).await;
+    assert_eq!(keys(&redis).await.len(), 1);
+}
+
+#[test]
+fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
+    for (url, why) in [
+        ("http://:hunter2@host", "did not parse"),
+        ("redis://:hunter2@host/x", "database number"),
+        ("redis+sentinel://:hunter2@host", "which master"),
+        ("redis+sentinel://:hunter2@host:26379/", "which master"),
+        ("redis+sentinel://:hunter2@host:1,/m", "no host"),
+        ("redis+sentinel://:hunter2@host:x1/m", "no port of a sentinel"),
+        ("redis+sentinel://:hunter2@host/m/x", "database number"),
+        ("hunter2", "did not parse"),
+    ] {
+        let refused = Server::at(url).unwrap_err().to_string();
+        assert!(refused.contains(why) && !refused.contains("hunter2"), "{url}: {refused}");
+        assert!(refused.starts_with("the URL is none of a Redis (redis://, "), "{refused}");
+    }
+    for url in ["redis://u:hunter2@host:1/2", "redis+sentinel://u:hunter2@[::1]:1,b/m/2", "redis+unix:///a"] {
+        let server = format!("{:?}", Server::at(url).unwrap());
+        assert!(!server.contains("hunter2"), "{server}");
+    }
+}
+
+#[tokio::test]
+async fn keys_of_somebody_else_are_left_alone_and_named() {
+    let redis = Redis::start();
+    let refused = async |name: &str| Jobs::open(at(&redis), name).await.unwrap_err().to_string();
+    let () = run(&redis, &["SET", "{a}:pending", "mine"]).await;
+    assert_eq!(refused("a").await, "key {a}:pending is not a queue's: it is a string, and should be a list");
+    let _: i64 = run(&redis, &["RPUSH", "{b}:pending", "mine"]).await;
+    assert_eq!(
+        refused("b").await,
+        "key {b}:pending is not a queue's: it is there, and no key says of which layout it is"
+    );
+    let () = run(&redis, &["SET", "{c}:layout", "something else"]).await;
+    assert_eq!(
+        refused("c").await,
+        "key {c}:layout is not a queue's: it says \"something else\", and should say \"winddown list 1\""
+    );
+    let () = run(&redis, &["SET", "{d}:layout", "winddown stream 1"]).await;
+    assert!(refused("d").await.contains("should say \"winddown list 1\""));
+    for (layout, found) in [("winddown list 0", 0), ("winddown list 2", 2)] {
+        let () = run(&redis, &["SET", "{e}:layout", layout]).await;
+        let said = format!("key {{e}}:layout says layout {found}, and this version needs layout 1");
+        assert_eq!(refused("e").await, said);
+    }
+    assert_eq!(keys(&redis).await, ["{a}:pending", "{b}:pending", "{c}:layout", "{d}:layout", "{e}:layout"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
+    let mut redis = Redis::start();
+    let server = at(&redis);
+    redis.kill();
+    let refused = Jobs::open(server, "a").await.unwrap_err();
+    assert!(matches!(refused, OpenError::Server(_)), "{refused:?}");
+    assert_eq!(refused.to_string(), "could not open the queue");
+}
+
+#[tokio::test]
+async fn settings_that_put_jobs_at_risk_are_named() {
+    let redis = Redis::start_with(&["--maxmemory-policy", "allkeys-lru", "--save", "", "--appendonly", "no"]);
+    let warnings = open(&redis, "a").await.warnings().await.unwrap();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].starts_with("maxmemory-policy is allkeys-lru: jobs are lost when"), "{warnings:?}");
+    assert!(warnings[1].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
+    let redis = Redis::start_with(&["--maxmemory-policy", "volatile-lru", "--save", "60 1000"]);
+    let warnings = open(&redis, "a").await.warnings().await.unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("since the last snapshot (save 60 1000)"), "{warnings:?}");
+    let redis = Redis::start_with(&["--appendonly", "yes"]);
+    assert!(open(&redis, "a").await.warnings().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
+    let redis = Redis::start();
+    let user = [
+        "ACL",
+        "SETUSER",
+        "worker",
+        "on",
+        ">secret",
+        "~{orders}:*",
+        "-@all",
+        "+@hash",
+        "+@list",
+        "+@set",
+        "+@sortedset",
+        "+@string",
+        "+evalsha",
+        "+eval",
+        "+exists",
+        "+type",
+        "+del",
+        "+time",
+        "+info",
+        "+client|id",
+        "+client|unblock",
+    ];
+    let () = run(&redis, &user).await;
+    let url = format!("{}?user=worker&pass=secret", redis.url());
+    let jobs = Jobs::open(Server::at(&url).unwrap(), "orders").await.unwrap();
+    assert!(Jobs::open(Server::at(&url).unwrap(), "other").await.is_err());
+    jobs.enqueue_once(&[job("a"), job("b").delay(secs(60)), job("c").priority(1)]).await.unwrap();
+    timeout(SOON, jobs.ready()).await.unwrap();
+    let held = claim(&jobs, "one", 9).await;
+    assert_eq!(names(&held), ["c", "a"]);
+    let _ = jobs.requeue(&[HandBack::interrupted(held[0].lease.clone())]).await.unwrap();
+    let _ = jobs.nack(&held[1].lease, Duration::ZERO, "no").await.unwrap();
+    let held = claim(&jobs, "one", 9).await;
+    let _ = jobs.extend(&leases(&held), LEASE).await.unwrap();
+    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
+    assert_eq!(jobs.dead_letters(9).await.unwrap().len(), 1);
+    assert!(jobs.retry(&held[0].lease.id).await.unwrap());
+    jobs.find(&id("a")).await.unwrap();
+    jobs.counts().await.unwrap();
+    jobs.pause().await.unwrap();
+    jobs.is_paused().await.unwrap();
+    jobs.resume().await.unwrap();
+    jobs.begin_drain(&owner("one"), Some(secs(1))).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    jobs.forget_once(&[id("a")]).await.unwrap();
+    jobs.warnings().await.unwrap();
+    timeout(SOON, jobs.stop_waiting()).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_queues_on_one_server_do_not_disturb_each_other() {
+    let redis = Redis::start();
+    let server = at(&redis);
+    let one: Jobs = List::open(server.clone(), "one").await.unwrap();
+    let two: Jobs = List::open(server, "two").await.unwrap();
+    one.enqueue(&job("a")).await.unwrap();
+    assert!(claim(&two, "me", 9).await.is_empty());
+    two.enqueue(&job("a")).await.unwrap();
+    one.begin_drain(&owner("me"), Some(secs(1))).await.unwrap();
+    one.pause().await.unwrap();
+    let held = claim(&two, "me", 9).await;
+    assert_eq!(one.ack(&leases(&held)).await.unwrap(), [Held::Lost]);
+    assert_eq!(two.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+    assert_eq!((one.counts().await.unwrap().pending, two.counts().await.unwrap().pending), (1, 0));
+}
+
+// === Enqueuing ===
+
+#[tokio::test]
+async fn what_is_enqueued_once_is_not_enqueued_again_when_it_is_done() {
+    use Enqueued::{Added, Exists};
+    let redis = Redis::start();
+    let jobs = open(&redis, "once").await;
+    assert_eq!(jobs.enqueue_once(&[job("a"), job("b")]).await.unwrap(), [Added, Added]);
+    let held = claim(&jobs, "one", 1).await;
+    assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+    let again = [job("a"), job("b"), job("c")];
+    assert_eq!(jobs.enqueue_once(&again).await.unwrap(), [Exists, Exists, Added]);
+    assert_eq!(jobs.counts().await.unwrap().pending, 2);
+    jobs.forget_once(&[id("a"), id("nobody")]).await.unwrap();
+    assert_eq!(jobs.enqueue_once(&again).await.unwrap(), [Added, Exists, Exists]);
+    // Its mark is older than a week.
+    let held = claim(&jobs, "one", 9).await;
+    let _ = jobs.ack(&leases(&held)).await.unwrap();
+    let _: f64 = run(&redis, &["ZINCRBY", "{once}:once", "-604800001", "b"]).await;
+    assert_eq!(jobs.enqueue_once(&again).await.unwrap(), [Exists, Added, Exists]);
+}
+
+#[tokio::test]
+async fn a_job_says_where_it_stands() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "find").await;
+    let all = [job("a"), job("b"), job("c").delay(secs(60)), job("d")];
+    jobs.enqueue_all(&all).await.unwrap();
+    let held = claim(&jobs, "one", 2).await;
+    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
+    let mut states = Vec::new();
+    for job in &all {
+        states.push(jobs.find(&job.id).await.unwrap().unwrap().state);
+    }
+    assert_eq!(states, [JobState::Dead, JobState::Active, JobState::Scheduled, JobState::Pending]);
+    assert_eq!(jobs.find(&id("a")).await.unwrap().unwrap().attempts, 1);
+    assert_eq!(jobs.find(&id("nobody")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_paused_queue_gives_nothing_away_until_it_is_resumed() {
+    let redis = Redis::start();
+    let (jobs, other) = (open(&redis, "paused").await, open(&redis, "paused").await);
+    jobs.enqueue_all(&[job("a"), job("b")]).await.unwrap();
+    let held = claim(&jobs, "one", 1).await;
+    other.pause().await.unwrap();
+    assert!(jobs.is_paused().await.unwrap());
+    let stepped = jobs.step(&leases(&held), &owner("one"), 9, LEASE).await.unwrap();
+    assert_eq!((stepped.held, stepped.claimed.len()), (vec![Held::Yours], 0));
+    // The first hint is from before; then it is long enough for a waiter to look for itself.
+    timeout(SOON, jobs.ready()).await.unwrap();
+    assert!(claim(&jobs, "one", 9).await.is_empty());
+    assert!(timeout(secs(3), jobs.ready()).await.is_err());
+    let (woken, resumed) = tokio::join!(timeout(SOON, jobs.ready()), other.resume());
+    (woken.unwrap(), resumed.unwrap());
+    assert_eq!(names(&claim(&jobs, "one", 9).await), ["b"]);
+}
+
+/// What the server spends on `count` jobs of ten priorities, all of them enqueued, claimed, handed back, claimed and acked.
+async fn cost_of_priorities(count: usize) -> u64 {
+    let redis = Redis::start();
+    let jobs = open(&redis, "levels").await;
+    let all: Vec<_> =
+        numbered(0..count).into_iter().zip(0..).map(|(job, n)| job.priority(n % 10 - 4)).collect();
+    jobs.enqueue_all(&all).await.unwrap();
+    let mut last = (i32::MAX, 0);
+    for round in 0..2 {
+        let mut held = Vec::new();
+        loop {
+            let some = claim(&jobs, "one", 100).await;
+            if some.is_empty() {
+                break;
+            }
+            for job in &some {
+                assert!(job.priority < last.0 || job.priority == last.0 && job.order > last.1);
+                last = (job.priority, job.order);
+            }
+            held.extend(leases(&some));
+        }
+        assert_eq!(held.len(), count);
+        last = (i32::MAX, 0);
+        for some in held.chunks(100) {
+            let settled = if round == 0 {
+                let back: Vec<_> = some.iter().cloned().map(HandBack::interrupted).collect();
+                jobs.requeue(&back).await.unwrap()
+            } else {
+                jobs.ack(some).await.unwrap()
+            };
+            assert!(settled.iter().all(|held| *held == Held::Yours));
+        }
+    }
+    calls(&redis, "evalsha").await.1
+}
+
+#[tokio::test]
+async fn ten_thousand_jobs_of_many_priorities_cost_ten_times_a_thousand() {
+    let (few, many) = (cost_of_priorities(1_000).await, cost_of_priorities(10_000).await);
+    // Quadratic would be a hundred times.
+    assert!(many < few * 30, "{few} and {many} µs");
+}
+
+#[tokio::test]
+async fn many_jobs_go_back_one_at_a_time_in_any_order_and_stand_as_before() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "back").await;
+    let all = numbered(0..4_000);
+    jobs.enqueue_all(&all).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.extend(claim(&jobs, "one", 1_000).await);
+    }
+    // Odd ones first, each on its own; then the others in one go.
+    let (even, odd): (Vec<_>, Vec<_>) = held.into_iter().partition(|job| job.order % 2 == 0);
+    for job in odd {
+        assert_eq!(jobs.requeue(&[HandBack::untouched(job.lease)]).await.unwrap(), [Held::Yours]);
+    }
+    let even: Vec<_> = even.into_iter().map(|job| HandBack::untouched(job.lease)).collect();
+    assert_eq!(jobs.requeue(&even).await.unwrap(), vec![Held::Yours; even.len()]);
+    let mut again = Vec::new();
+    for _ in 0..5 {
+        again.extend(claim(&jobs, "two", 900).await);
+    }
+    assert_eq!(names(&again), all.iter().map(|job| job.id.as_str()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_thousand_is_not_the_most_that_a_call_is_given() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "many").await;
+    assert_eq!(jobs.enqueue_all(&numbered(0..2_500)).await.unwrap(), vec![Enqueued::Added; 2_500]);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.extend(leases(&claim(&jobs, "one", 5_000).await));
+    }
+    assert_eq!(held.len(), 2_500);
+    assert_eq!(jobs.extend(&held, LEASE).await.unwrap(), vec![Held::Yours; 2_500]);
+    let back: Vec<_> = held[..1_200].iter().cloned().map(HandBack::interrupted).collect();
+    assert_eq!(jobs.requeue(&back).await.unwrap(), vec![Held::Yours; 1_200]);
+    let stepped = jobs.step(&held, &owner("one"), 1, LEASE).await.unwrap();
+    assert_eq!(stepped.held[..1_200], vec![Held::Lost; 1_200]);
+    assert_eq!(stepped.held[1_200..], vec![Held::Yours; 1_300]);
+    assert_eq!(names(&stepped.claimed), ["job 00000"]);
+}
+
+// === Claims and leases ===
+
+#[tokio::test]
+async fn a_lease_made_shorter_for_some_is_not_for_the_others_of_its_claim() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "some").await;
+    jobs.enqueue_all(&[job("a"), job("b")]).await.unwrap();
+    let held = leases(&claim(&jobs, "one", 2).await);
+    assert_eq!(jobs.extend(&held[..1], Duration::ZERO).await.unwrap(), [Held::Yours]);
+    assert!(claim(&jobs, "two", 9).await.is_empty());
+    assert_eq!(jobs.extend(&held, Duration::ZERO).await.unwrap(), [Held::Yours, Held::Yours]);
+    assert_eq!(names(&claim(&jobs, "two", 9).await), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_claim_without_a_lease_is_found_and_counts_a_crash() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "lost").await;
+    jobs.enqueue(&job("a")).await.unwrap();
+    claim(&jobs, "one", 1).await;
+    let _: i64 = run(&redis, &["DEL", "{lost}:leases"]).await;
+    let again = claim_next(&jobs, "two").await;
+    assert_eq!((again.lease.id.as_str(), again.crashes), ("a", 1));
+}
+
+#[tokio::test]
+async fn what_a_claim_has_brought_whose_answer_was_lost_is_claimed_again_untouched() {
+    let redis = Redis::start();
+    let cut = Cut::before(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    jobs.enqueue_all(&numbered(0..5)).await.unwrap();
+    let other = claim(&jobs, "other", 1).await;
+    cut.lose_the_next_answer();
+    jobs.claim(&owner("one"), 3, LEASE).await.unwrap_err();
+    assert_eq!(jobs.counts().await.unwrap().active, 4);
+    // Another owner does not get what is not its own.
+    let next = claim(&jobs, "other", 1).await;
+    assert_eq!(names(&next), ["job 00004"]);
+    let mine = claim(&jobs, "one", 9).await;
+    assert_eq!(names(&mine), ["job 00001", "job 00002", "job 00003"]);
+    assert!(mine.iter().all(|job| (job.attempts, job.interruptions, job.crashes) == (0, 0, 0)));
+    assert!(claim(&jobs, "one", 9).await.is_empty());
+    let all = [leases(&mine), leases(&other), leases(&next)].concat();
+    assert_eq!(jobs.ack(&all).await.unwrap(), vec![Held::Yours; 5]);
+}
+
+#[tokio::test]
+async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
+    let redis = Redis::start();
+    let cut = Cut::before(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    jobs.enqueue(&job("a")).await.unwrap();
+    cut.lose_the_next_answer();
+    jobs.claim(&owner("one"), 3, LEASE).await.unwrap_err();
+    jobs.begin_drain(&owner("one"), Some(secs(60))).await.unwrap();
+    let claimed = claim(&jobs, "two", 9).await;
+    assert_eq!((names(&claimed), claimed[0].interruptions), (vec!["a"], 0));
+}
+
+#[tokio::test]
+async fn a_call_whose_answer_was_lost_may_be_repeated() {
+    let redis = Redis::start();
+    let cut = Cut::before(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    // Else the answer that is lost would be that the server does not know the script.
+    jobs.enqueue(&job("first")).await.unwrap();
+    let first = claim(&jobs, "one", 1).await.remove(0).lease;
+    let _ = jobs.requeue(&[HandBack::untouched(first)]).await.unwrap();
+    let _ = jobs.ack(&leases(&claim(&jobs, "one", 1).await)).await.unwrap();
+    cut.lose_the_next_answer();
+    jobs.enqueue(&job("a")).await.unwrap_err();
+    assert_eq!(jobs.enqueue(&job("a")).await.unwrap(), Enqueued::Exists);
+    let held = claim(&jobs, "one", 1).await.remove(0).lease;
+    let back = [HandBack::interrupted(held.clone())];
+    cut.lose_the_next_answer();
+    jobs.requeue(&back).await.unwrap_err();
+    assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Already]);
+    let held = claim(&jobs, "one", 1).await.remove(0);
+    assert_eq!(held.interruptions, 1);
+    cut.lose_the_next_answer();
+    jobs.ack(std::slice::from_ref(&held.lease)).await.unwrap_err();
+    assert_eq!(jobs.ack(&[held.lease]).await.unwrap(), [Held::Gone]);
+    assert_eq!(jobs.counts().await.unwrap().interruptions, 1);
+}
+
+// === What happens to the server ===
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "flushed").await;
+    for round in 0..3 {
+        let () = run(&redis, &["SCRIPT", "FLUSH"]).await;
+        jobs.enqueue(&job("a")).await.unwrap();
+        let () = run(&redis, &["SCRIPT", "FLUSH"]).await;
+        let held = claim(&jobs, "one", 1).await;
+        let () = run(&redis, &["SCRIPT", "FLUSH"]).await;
+        assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Yours], "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_starts_again_is_found_again_with_what_it_kept() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let jobs = open(&redis, "kept").await;
+    jobs.enqueue_all(&[job("a"), job("b")]).await.unwrap();
+    let held = claim(&jobs, "one", 1).await;
+    redis.kill();
+    jobs.ack(&leases(&held)).await.unwrap_err();
+    redis.start_again();
+    let began = Instant::now();
+    // It may still be loading.
+    let acked = loop {
+        match jobs.ack(&leases(&held)).await {
+            Ok(acked) => break acked,
+            Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(acked, [Held::Yours]);
+    assert_eq!(names(&claim(&jobs, "one", 9).await), ["b"]);
+}
+
+#[tokio::test]
+async fn a_full_server_takes_no_new_job_and_lets_those_that_it_has_be_done() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "full").await;
+    jobs.enqueue_all(&numbered(0..20)).await.unwrap();
+    let () = run(&redis, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    let full = jobs.enqueue(&job("one more")).await.unwrap_err();
+    let why = std::error::Error::source(&full).unwrap().to_string();
+    assert!(why.contains("OOM"), "{why}");
+    let held = claim(&jobs, "one", 10).await;
+    assert_eq!(held.len(), 10);
+    assert_eq!(jobs.extend(&leases(&held), LEASE).await.unwrap(), vec![Held::Yours; 10]);
+    let back: Vec<_> = leases(&held[..5]).into_iter().map(HandBack::interrupted).collect();
+    assert_eq!(jobs.requeue(&back).await.unwrap(), vec![Held::Yours; 5]);
+    assert_eq!(jobs.nack(&held[5].lease, secs(60), "no").await.unwrap(), Held::Yours);
+    assert_eq!(jobs.dead_letter(&held[6].lease, "no").await.unwrap(), Held::Yours);
+    jobs.begin_drain(&owner("one"), Some(secs(60))).await.unwrap();
+    assert_eq!(jobs.ack(&leases(&held[7..])).await.unwrap(), vec![Held::Yours; 3]);
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.scheduled, counts.dead, counts.active), (15, 1, 1, 0));
+}
+
+#[tokio::test]
+async fn after_many_jobs_nothing_is_left_but_what_is_counted() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "clean").await;
+    let me = owner("one");
+    for round in 0..5 {
+        let all = numbered(0..1_000).into_iter().zip(0..);
+        let all: Vec<_> = all.map(|(job, n)| job.priority(i32::from(n % 3 == 0))).collect();
+        jobs.enqueue_all(&all).await.unwrap();
+        let mut done = Vec::new();
+        loop {
+            let stepped = jobs.step(&done, &me, 100, LEASE).await.unwrap();
+            let (back, rest): (Vec<_>, Vec<_>) =
+                stepped.claimed.into_iter().partition(|job| job.interruptions == 0 && job.order % 7 == 0);
+            if back.is_empty() && rest.is_empty() {
+                break;
+            }
+            let back: Vec<_> =
+                back.into_iter().map(|job| HandBack::interrupted(job.lease).checkpoint("half")).collect();
+            let _ = jobs.requeue(&back).await.unwrap();
+            done = leases(&rest);
+        }
+        jobs.begin_drain(&me, Some(secs(1))).await.unwrap();
+        jobs.end_drain(&me).await.unwrap();
+        let left = ["{clean}:layout", "{clean}:state", "{clean}:wake"];
+        assert_eq!(keys(&redis).await, left, "{round}");
+    }
+}
+
+// === Waiting ===
+
+#[tokio::test]
+async fn a_waiter_is_told_of_a_job_when_it_comes_and_not_when_it_next_looks() {
+    let redis = Redis::start();
+    let (here, there) = (open(&redis, "wake").await, open(&redis, "wake").await);
+    let mut took = Vec::new();
+    for round in 0..20 {
+        let woken = async {
+            here.ready().await;
+            Instant::now()
+        };
+        let pushed = async {
+            sleep(Duration::from_millis(20 + round)).await;
+            let pushed = Instant::now();
+            there.enqueue(&job(&format!("job {round}"))).await.unwrap();
+            pushed
+        };
+        let (woken, pushed) = tokio::join!(timeout(SOON, woken), pushed);
+        took.push(woken.unwrap().saturating_duration_since(pushed));
+        let held = claim(&here, "one", 1).await;
+        assert_eq!(here.ack(&leases(&held)).await.unwrap(), [Held::Yours], "{round}");
+    }
+    took.sort_unstable();
+    eprintln!("push to start: median {:?}, longest {:?}", took[10], took[19]);
+    // A waiter that looks by itself would need a second on the average.
+    assert!(took[10] < Duration::from_millis(200), "{took:?}");
+}
+
+#[tokio::test]
+async fn an_idle_waiter_asks_about_once_a_second() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "idle").await;
+    assert!(claim(&jobs, "one", 1).await.is_empty());
+    let asked = async || calls(&redis, "evalsha").await.0 + calls(&redis, "blpop").await.0;
+    let before = asked().await;
+    // As a worker does that is told of something else meanwhile: the wait at the server goes on.
+    let began = Instant::now();
+    while began.elapsed() < secs(6) {
+        assert!(timeout(Duration::from_millis(50), jobs.ready()).await.is_err());
+    }
+    let asked = asked().await - before;
+    let most = began.elapsed().as_secs() + 2;
+    assert!((3..=most).contains(&asked), "{asked} in {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_delay_and_a_lease_that_end_wake_a_waiter() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "due").await;
+    let other = open(&redis, "due").await;
+    // A waiter that only looks by itself does so after 2 s.
+    let slack = Duration::from_millis(900);
+    for delay in [300, 800] {
+        let delay = Duration::from_millis(delay);
+        jobs.stop_waiting().await;
+        let began = Instant::now();
+        jobs.enqueue(&job("a").delay(delay)).await.unwrap();
+        claim_next(&jobs, "one").await;
+        let took = began.elapsed();
+        assert!(took >= delay && took < delay + slack, "{took:?} after {delay:?}");
+        // What another process makes due earlier than was known is learnt at once, too.
+        jobs.stop_waiting().await;
+        let began = Instant::now();
+        let ends = async {
+            sleep(Duration::from_millis(100)).await;
+            other.begin_drain(&owner("one"), Some(delay)).await.unwrap();
+        };
+        let (held, ()) = tokio::join!(claim_next(&jobs, "two"), ends);
+        let took = began.elapsed();
+        assert!(took >= delay && took < delay + slack, "{took:?} after {delay:?}");
+        assert_eq!(jobs.ack(&[held.lease]).await.unwrap(), [Held::Yours]);
+        jobs.end_drain(&owner("one")).await.unwrap();
+    }
+}
+
+/// As a worker does that has nothing else to do.
+async fn claim_next(jobs: &Jobs, who: &str) -> Claimed<String> {
+    loop {
+        timeout(SOON, jobs.ready()).await.unwrap();
+        if let Some(job) = claim(jobs, who, 1).await.pop() {
+            return job;
+        }
+    }
+}
+
+async fn blocked(redis: &Redis) -> bool {
+    let info: String = run(redis, &["INFO", "clients"]).await;
+    !info.contains("blocked_clients:0")
+}
+
+#[tokio::test]
+async fn a_waiter_that_stops_leaves_nothing_at_the_server_and_can_wait_again() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "stop").await;
+    jobs.stop_waiting().await;
+    for _ in 0..3 {
+        let began = Instant::now();
+        assert!(timeout(Duration::from_millis(30), jobs.ready()).await.is_err());
+        while !blocked(&redis).await {
+            assert!(began.elapsed() < SOON);
+        }
+        let stop = Instant::now();
+        jobs.stop_waiting().await;
+        assert!(!blocked(&redis).await);
+        // It is ended, not waited out; the pop lasts 2 s.
+        assert!(stop.elapsed() < Duration::from_millis(900), "{:?}", stop.elapsed());
+    }
+    let comes = job("a");
+    let (woken, added) = tokio::join!(timeout(SOON, jobs.ready()), jobs.enqueue(&comes));
+    woken.unwrap();
+    assert_eq!(added.unwrap(), Enqueued::Added);
+}
+
+/// I15
+#[tokio::test]
+async fn a_job_that_comes_at_the_very_moment_of_the_stop_wakes_somebody_else() {
+    let redis = Redis::start();
+    let (stops, stays, pushes) =
+        (open(&redis, "race").await, open(&redis, "race").await, open(&redis, "race").await);
+    for round in 0..200_u64 {
+        let waits = tokio::spawn({
+            let stops = stops.clone();
+            async move { drop(timeout(Duration::from_micros(500 * (round % 10)), stops.ready()).await) }
+        });
+        let pushed = async {
+            sleep(Duration::from_micros(370 * (round % 13))).await;
+            pushes.enqueue(&job("a")).await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(waits, pushed);
+        waited.unwrap();
+        stops.stop_waiting().await;
+        // Not by looking for itself: that would take about 2 s, each time.
+        let began = Instant::now();
+        timeout(SOON, stays.ready()).await.unwrap();
+        let held = claim(&stays, "one", 9).await;
+        assert_eq!(names(&held), ["a"], "{round}");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{round}: {:?}", began.elapsed());
+        assert_eq!(stays.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_does_not_keep_a_waiter_from_stopping() {
+    let mut redis = Redis::start();
+    let jobs = open(&redis, "gone").await;
+    assert!(timeout(Duration::from_millis(300), jobs.ready()).await.is_err());
+    redis.kill();
+    // The claim that follows says what is wrong.
+    timeout(SOON, jobs.ready()).await.unwrap();
+    jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
+    timeout(SOON, jobs.stop_waiting()).await.unwrap();
+}
+
+// === Bad input ===
+
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_a_dead_letter_with_the_reason_and_the_others_are_done() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "bad").await;
+    jobs.enqueue_all(&numbered(0..7)).await.unwrap();
+    for (name, value) in [
+        ("job 00001", "2 1700000000000 0 {\"not\": \"a text\"}"),
+        ("job 00002", "3 1700000000000 0 \"half"),
+        ("job 00003", "nothing of ours"),
+        ("job 00004", ""),
+    ] {
+        let _: i64 = run(&redis, &["HSET", "{bad}:jobs", name, value]).await;
+    }
+    let _: i64 = run(&redis, &["RPUSH", "{bad}:pending", "nobody", "winddown:no name"]).await;
+    let _: i64 = run(&redis, &["HSET", "{bad}:meta", "job 00005", "what is this"]).await;
+
+    let claimed = claim(&jobs, "one", 99).await;
+    assert_eq!(names(&claimed), ["job 00000", "job 00006"]);
+    assert_eq!(jobs.ack(&leases(&claimed)).await.unwrap(), [Held::Yours, Held::Yours]);
+    let dead = jobs.dead_letters(99).await.unwrap();
+    let why = |name: &str| {
+        let letter = dead.iter().find(|letter| letter.id.as_str() == name);
+        letter.unwrap_or_else(|| panic!("{name} is dead: {dead:?}")).reason.clone()
+    };
+    assert!(why("job 00001").starts_with("corrupt job: payload: invalid type: map"), "{dead:?}");
+    assert!(why("job 00002").starts_with("corrupt job: payload: EOF while parsing"), "{dead:?}");
+    assert_eq!(why("job 00003"), "corrupt job: its payload does not begin with order, time and priority");
+    assert_eq!(why("job 00004"), "corrupt job: its payload does not begin with order, time and priority");
+    assert_eq!(why("job 00005"), "corrupt job: what it went through cannot be read");
+    assert_eq!(why("nobody"), "corrupt job: it is listed, and has no payload");
+    assert_eq!(why("(unreadable)"), "corrupt job: its name is none");
+    assert_eq!(dead.len(), 7);
+    assert!(dead.iter().all(|letter| letter.attempts == 0));
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.active, counts.dead), (0, 0, 7));
+    assert!(claim(&jobs, "one", 99).await.is_empty());
+    // One that can be read after all is done when it is retried.
+    let _: i64 = run(&redis, &["HSET", "{bad}:jobs", "job 00001", "2 1700000000000 0 \"mended\""]).await;
+    assert!(jobs.retry(&id("job 00001")).await.unwrap());
+    assert_eq!(claim(&jobs, "one", 99).await[0].item, "mended");
+}
+
+#[tokio::test]
+async fn a_key_that_becomes_somebody_elses_is_an_error_and_no_panic() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "foreign").await;
+    jobs.enqueue(&job("a")).await.unwrap();
+    let () = run(&redis, &["SET", "{foreign}:pending", "mine"]).await;
+    let error = jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
+    assert_eq!(error.to_string(), "could not claim jobs");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("WRONGTYPE"), "{why}");
+    assert!(jobs.counts().await.is_err());
+}
+
+// === The worker ===
+
+/// Counts what it has done; one job has no end.
+struct Counts(Arc<AtomicUsize>);
+
+impl queue::Handler<String> for Counts {
+    type Error = BoxError;
+
+    async fn handle(&self, job: &Leased<String>, _: &Cx) -> Result<(), BoxError> {
+        if job.item == "item slow" {
+            std::future::pending::<()>().await;
+        }
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_worker_does_all_jobs_and_hands_back_what_a_stop_interrupts() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "work").await;
+    let done = Arc::new(AtomicUsize::new(0));
+    let budget = Budget::given(secs(60), "test").drain(Duration::from_millis(200));
+    let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+    shutdown.add(queue::work("work", jobs.clone(), Counts(Arc::clone(&done))).concurrency(16));
+    let handle = shutdown.handle();
+    let run = tokio::spawn(shutdown.run());
+    jobs.enqueue_all(&numbered(0..500)).await.unwrap();
+    jobs.enqueue(&job("slow")).await.unwrap();
+    let began = Instant::now();
+    while done.load(Ordering::SeqCst) < 500 || jobs.counts().await.unwrap().active != 1 {
+        assert!(began.elapsed() < SOON, "{} done", done.load(Ordering::SeqCst));
+        sleep(Duration::from_millis(5)).await;
+    }
+    handle.trigger("test");
+    let report = run.await.unwrap();
+    assert!(!report.to_string().is_empty());
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.active, counts.interruptions), (1, 0, 1));
+    let again = claim(&jobs, "next", 9).await;
+    assert_eq!((names(&again), again[0].attempts, again[0].interruptions), (vec!["slow"], 0, 1));
+}
