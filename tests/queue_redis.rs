@@ -478,6 +478,21 @@ async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
 }
 
 #[tokio::test]
+async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_is_lost() {
+    let redis = Redis::start();
+    let cut = Cut::before(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    jobs.enqueue_all(&numbered(0..2)).await.unwrap();
+    let held = claim(&jobs, "one", 1).await;
+    jobs.begin_drain(&owner("one"), None).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    cut.lose_the_next_answer();
+    jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
+    assert_eq!(names(&claim(&jobs, "one", 9).await), ["job 00001"]);
+    assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+}
+
+#[tokio::test]
 async fn a_call_whose_answer_was_lost_may_be_repeated() {
     let redis = Redis::start();
     let cut = Cut::before(&redis.socket()).await;

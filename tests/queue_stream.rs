@@ -250,19 +250,49 @@ async fn a_claim_whose_answer_was_lost_is_taken_back_untouched_by_the_next() {
     let bench = bench().await;
     bench.fill(4).await;
     let known = bench.claim("one", 1).await;
-    bench.says::<()>("CLIENT PAUSE 300 WRITE").await;
-    tokio::time::timeout(ms(50), bench.claim("one", 2)).await.unwrap_err();
-    within(LONG, async {
-        while bench.consumers().await["one"] < 3 {
-            tokio::time::sleep(ms(10)).await;
-        }
-    })
-    .await;
+    lose_a_claim(&bench, "one", 2).await;
     let next = bench.claim("one", 9).await;
     assert_eq!(names(&next), ["job 0001", "job 0002", "job 0003"]);
     assert!(next.iter().all(|job| (job.interruptions, job.crashes) == (0, 0)));
     assert!(bench.claim("one", 9).await.is_empty(), "once");
     assert_eq!(bench.queue.ack(&leases(&known)).await.unwrap(), [Held::Yours]);
+}
+
+/// A claim whose answer is lost: it is done only when nobody waits for it any more.
+async fn lose_a_claim(bench: &Bench, who: &str, max: usize) {
+    let held = bench.consumers().await.get(who).copied().unwrap_or(0);
+    bench.says::<()>("CLIENT PAUSE 300 WRITE").await;
+    tokio::time::timeout(ms(50), bench.claim(who, max)).await.unwrap_err();
+    within(LONG, async {
+        while bench.consumers().await.get(who).copied().unwrap_or(0) == held {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
+    let bench = bench().await;
+    bench.fill(2).await;
+    let held = bench.claim("one", 1).await;
+    lose_a_claim(&bench, "one", 1).await;
+    bench.queue.begin_drain(&owner("one"), Some(LEASE)).await.unwrap();
+    let next = bench.claim("two", 9).await;
+    assert_eq!((names(&next), next[0].interruptions), (vec!["job 0001"], 0));
+    assert_eq!(bench.queue.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_is_lost() {
+    let bench = bench().await;
+    bench.fill(2).await;
+    let held = bench.claim("one", 1).await;
+    bench.queue.begin_drain(&owner("one"), None).await.unwrap();
+    bench.queue.end_drain(&owner("one")).await.unwrap();
+    lose_a_claim(&bench, "one", 1).await;
+    assert_eq!(names(&bench.claim("one", 9).await), ["job 0001"]);
+    assert_eq!(bench.queue.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
 }
 
 #[tokio::test]

@@ -81,6 +81,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
 
@@ -88,17 +89,22 @@ use self::address::Address;
 use self::link::Link;
 
 mod address;
+mod calls;
 mod layout;
 mod link;
 mod list;
 mod stream;
+mod wait;
 mod warnings;
 
 pub use self::list::List;
 pub use self::stream::Stream;
 
-/// The longest name of a queue.
+/// The longest name of a queue, a stream or a group.
 const NAME_MAX: usize = 64;
+
+/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
+const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// Where a Redis is, and how it is reached; clones share the connection.
 ///
@@ -174,13 +180,18 @@ impl Server {
     }
 }
 
-/// What all keys of a queue begin with: its name in braces, so that a cluster keeps them together.
-fn prefix(name: &str) -> Result<String, OpenError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+/// Refuses a name that has other characters than letters, digits and these, none at all, or too many.
+fn check_name(name: &str, others: &'static str) -> Result<(), OpenError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
         return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
     }
-    Ok(format!("{{{name}}}:"))
+    Ok(())
+}
+
+/// Milliseconds, rounded up: what is due after a moment is never due before it.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }
 
 // === impl OpenError ===

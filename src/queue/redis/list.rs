@@ -3,18 +3,16 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::calls::Calls;
-use self::wait::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
-use super::{OpenError, Server, layout, prefix};
+use super::wait::Waiter;
+use super::{OpenError, Server, check_name, layout, millis};
 use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
-mod calls;
 mod port;
 mod reply;
 mod scripts;
@@ -43,9 +41,6 @@ const WAKE: (&str, &str) = ("wake", "list");
 
 /// How many jobs one call is about, at most: a script holds up everybody else for as long as it runs.
 const BATCH: usize = 1000;
-
-/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
-const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// A queue of `T`, stored as JSON, in a Redis; a clone is the same queue.
 ///
@@ -83,18 +78,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// May be dropped.
     pub async fn open(server: Server, name: &str) -> Result<List<T>, OpenError> {
-        let prefix = prefix(name)?;
+        check_name(name, "._-")?;
+        let prefix = format!("{{{name}}}:");
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
         server.link().teach(&[&scripts::BEGIN_DRAIN, &scripts::EXTEND, &scripts::REQUEUE]).await;
-        let opened = now(server.link()).await.map_err(OpenError::Server)?;
-        let shared = Shared {
-            server,
-            name: name.to_owned(),
-            waiter: Waiter::new(&prefix),
-            prefix,
-            calls: Calls::new(opened),
-        };
+        let calls = Calls::open(server.link()).await.map_err(OpenError::Server)?;
+        let shared = Shared { server, name: name.to_owned(), prefix, calls, waiter: Waiter::new() };
         Ok(List { shared: Arc::new(shared), max_crashes: MAX_CRASHES, item: PhantomData })
     }
 
@@ -279,15 +269,4 @@ impl Shared {
         args(&mut call);
         self.link().call(script, &call).await
     }
-}
-
-/// The server's clock in microseconds, as epochs are counted from.
-async fn now(link: &Link) -> Result<u64, RedisError> {
-    let (seconds, micros) = <(u64, u64)>::from_redis_value(link.query(Cmd::new().arg("TIME")).await?)?;
-    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
-}
-
-/// Milliseconds, rounded up: what is due after a moment is never due before it.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }

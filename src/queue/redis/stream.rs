@@ -6,29 +6,26 @@
 //! `winddown:dead`. What a stream does not keep is in keys that begin with `{NAME}:group:GROUP:`: epochs and ends of leases, counts,
 //! checkpoints, the names of jobs that [`Stream::enqueue`] added, reasons, totals.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::answer::{is_entry_id, millis};
+use self::answer::is_entry_id;
 use self::scripts::{ENQUEUE, FIND, GROUP};
-use self::waiter::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
-use super::{OpenError, Server, layout};
-use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, Owner, QueueError, Standing};
+use super::wait::Waiter;
+use super::{OpenError, Server, check_name, layout, millis};
+use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod answer;
 mod port;
 mod scripts;
-mod waiter;
-
-/// The longest name of a stream or a group.
-const NAME_MAX: usize = 64;
+mod wait;
 
 /// The layout of the keys.
 const LAYOUT: u32 = 1;
@@ -82,25 +79,15 @@ pub struct Stream<T> {
     item: PhantomData<fn() -> T>,
 }
 
-/// Where the queue is, and what is known of its owners here.
+/// Where the queue is, and what is known of it here.
 struct Place {
     link: Arc<Link>,
     stream: String,
     group: String,
     /// What its own keys begin with.
     own: String,
+    calls: Calls,
     waiter: Waiter,
-    owners: Mutex<HashMap<Owner, Known>>,
-}
-
-/// What is known of the claims of an owner, so that one whose answer was lost can be taken back.
-#[derive(Default)]
-struct Known {
-    last_epoch: u64,
-    /// Claims that are under way; none can be told from one whose answer was lost.
-    under_way: usize,
-    /// An answer was lost: at the server the owner may hold what it does not know of.
-    unsure: bool,
 }
 
 // === impl Stream ===
@@ -119,7 +106,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     ///
     /// May be dropped, and repeated.
     pub async fn open(server: Server, name: &str, group: &str) -> Result<Stream<T>, OpenError> {
-        let (stream, group) = (checked(name)?, checked(group)?);
+        check_name(name, "._-:")?;
+        check_name(group, "._-:")?;
+        let (stream, group) = (name.to_owned(), group.to_owned());
         let own = format!("{{{stream}}}:group:{group}:");
         let link = Arc::clone(server.link());
         // Before anything is written.
@@ -134,7 +123,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
             });
         }
         layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
-        let place = Place { link, stream, group, own, waiter: Waiter::default(), owners: Mutex::default() };
+        let calls = Calls::open(&link).await.map_err(OpenError::Server)?;
+        let place = Place { link, stream, group, own, calls, waiter: Waiter::new() };
         place.make_group().await.map_err(OpenError::Server)?;
         let place = Arc::new(place);
         Ok(Stream { place, max_crashes: MAX_CRASHES, gone_after: GONE_AFTER, item: PhantomData })
@@ -268,28 +258,10 @@ impl Place {
         A::from_redis_value(answer).map_err(|error| QueueError::new(doing, error))
     }
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
-        // Nothing behind this lock is ever half-changed.
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
-    fn forget(&self, owner: &Owner) {
-        self.owners().retain(|known, state| known != owner || state.unsure || state.under_way > 0);
-    }
-
     /// Makes the group where there is none.
     async fn make_group(&self) -> Result<(), RedisError> {
         let mut call = self.call(&GROUP);
         call.arg(format!("winddown {} {LAYOUT}", scripts::KIND));
         self.link.call(&GROUP, &call).await.map(drop)
     }
-}
-
-fn checked(name: &str) -> Result<String, OpenError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
-        return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
-    }
-    Ok(name.to_owned())
 }

@@ -1,5 +1,6 @@
--- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end", time until the kill (empty: not known).
-local owner, kill_in = ARGV[2], tonumber(ARGV[4])
+-- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end"; to begin, time until the kill (empty: not
+-- known), then which claims are lost (see `recover`).
+local owner = ARGV[2]
 local KEPT = 3600 * 1000
 if ARGV[3] == 'end' then
   call('HDEL', ENDING, owner)
@@ -7,14 +8,16 @@ if ARGV[3] == 'end' then
   drop_if_empty(owner)
   return 0
 end
-local kill = tonumber(call('HGET', ENDING, owner) or '')
+recover(owner, 5)
+local kill, kill_in = tonumber(call('HGET', ENDING, owner) or ''), tonumber(ARGV[4])
 if kill_in then
   kill = math.min(kill or now + kill_in, now + kill_in)
 end
 call('HSET', ENDING, owner, kill and whole(kill) or '-')
 call('ZADD', MARKS, whole((kill or now) + KEPT), owner)
+wake()
 if not kill then
-  return 0
+  return now
 end
 local behind
 repeat
@@ -28,5 +31,4 @@ repeat
     call('ZADD', LEASES, 'XX', 'LT', ...)
   end)
 until #mine < 1000
-wake()
-return 0
+return now

@@ -1,6 +1,6 @@
--- Acks jobs and claims others. ARGV: group, owner, max, length of the lease, crashes allowed, idle time of gone consumers, the
--- last epoch that the owner knows (empty: all of them), claims that are done.
-local owner, max, lease, max_crashes, gone_after, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
+-- Acks jobs and claims others. ARGV: group, owner, max, length of the lease, crashes allowed, idle time of gone consumers; which
+-- claims are lost (see `recover`); then claims that are done.
+local owner, max, lease, max_crashes, gone_after = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local BOUND = 1000
 
 local function ended(crashes)
@@ -11,7 +11,7 @@ end
 if max > 0 then
   call('XPENDING', STREAM, GROUP)
 end
-local states, ids, names = check(8, 3, 'G')
+local states, ids, names = check(9 + ARGV[8], 3, 'G')
 local done, called = {}, {}
 for at, state in ipairs(states) do
   if state == 'Y' then
@@ -39,19 +39,7 @@ if max == 0 or call('HEXISTS', ENDING, owner) == 1 then
   return answer
 end
 
--- What an answer brought that was lost: nobody has seen it, so it counts nothing.
-if known ~= '' then
-  local unseen = {}
-  local mine = entries_of(owner, BOUND)
-  for at, token in ipairs(lookup('HMGET', HELD, mine)) do
-    if token and tonumber(string.match(token, '^%d+')) > tonumber(known) then
-      unseen[#unseen + 1] = mine[at]
-    end
-  end
-  move(unseen, BACK)
-  free(unseen)
-end
-
+recover(owner, 7)
 tidy(gone_after)
 
 -- Delays that are over. What is not moved was not delivered yet, and only loses its delay, or was trimmed away.
@@ -82,8 +70,9 @@ if #over > 0 then
     else
       local crashes = count(id, 0, 0, 1)
       if crashes > max_crashes then
-        bury(id, ended(crashes))
-        answer[5][#answer[5] + 1] = id
+        local entry, reason = call('XRANGE', STREAM, id, id)[1], ended(crashes)
+        bury(id, reason)
+        answer[5][#answer[5] + 1] = { (read(id, entry[2])), reason }
       end
     end
   end
