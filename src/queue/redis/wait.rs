@@ -307,7 +307,7 @@ impl Waiter {
 
 impl Line {
     async fn open(link: &Link) -> Result<Line, RedisError> {
-        let mut connection = link.open(BLOCK + PATIENCE).await?;
+        let mut connection = link.open(Some(BLOCK + PATIENCE)).await?;
         let client = connection.send_packed_command(Cmd::new().arg("CLIENT").arg("ID")).await?;
         Ok(Line { client: i64::from_redis_value(client.extract_error()?)?, connection })
     }
