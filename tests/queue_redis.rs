@@ -105,7 +105,7 @@ async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
     for name in ["", "a b", "{a}", "a:b", "ä", "a\n", &"n".repeat(65)] {
         let refused = Jobs::open(at(&redis), name).await.unwrap_err();
         assert!(matches!(refused, OpenError::BadName(_)), "{name:?}: {refused}");
-        let rule = "cannot name a queue: letters, digits, '.', '_' and '-', at least 1 and at most 64";
+        let rule = "cannot name a queue: letters, digits, '.', '_' and '-' (of a stream also ':'), at least 1 and at most 64";
         assert!(refused.to_string().ends_with(rule), "{refused}");
     }
     open(&redis, &format!("A.b_c-9{}", "n".repeat(57))).await;

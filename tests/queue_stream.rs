@@ -478,6 +478,46 @@ async fn a_group_that_was_lost_is_made_anew() {
 }
 
 #[tokio::test]
+async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
+    let bench = bench().await;
+    let rights = "~jobs ~{jobs}:group:work:* -@all +@hash +@sortedset +@stream +@string +evalsha +eval +exists +type +time +info +client|id +client|unblock";
+    bench.says::<()>(&format!("ACL SETUSER worker on >secret {rights}")).await;
+    let server = Server::at(&format!("{}?user=worker&pass=secret", bench.redis.url())).unwrap();
+    Stream::<String>::open(server.clone(), "jobs", "others").await.unwrap_err();
+    let jobs = Stream::<String>::open(server, "jobs", "work").await.unwrap();
+    jobs.enqueue_all(&[NewJob::new(id("a"), "a".into()), NewJob::new(id("b"), "b".into()).delay(LEASE)])
+        .await
+        .unwrap();
+    bench.add("\"c\"").await;
+    let claim = async || jobs.claim(&owner("one"), 9, LEASE).await.unwrap();
+    within(LONG, jobs.ready()).await;
+    let held = claim().await;
+    assert_eq!(items(&held), ["a", "c"]);
+    let _ = jobs.requeue(&interrupted(&held[..1])).await.unwrap();
+    let _ = jobs.nack(&held[1].lease, Duration::ZERO, "no").await.unwrap();
+    let held = claim().await;
+    let _ = jobs.extend(&leases(&held), LEASE).await.unwrap();
+    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
+    assert_eq!(jobs.dead_letters(9).await.unwrap().len(), 1);
+    assert!(jobs.retry(&held[0].lease.id).await.unwrap());
+    let _ = jobs.ack(&leases(&held[1..])).await.unwrap();
+    jobs.find(&id("a")).await.unwrap();
+    jobs.counts().await.unwrap();
+    jobs.begin_drain(&owner("one"), Some(LEASE)).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    jobs.warnings().await.unwrap();
+    within(LONG, jobs.ready()).await;
+    // Lets go of what is pending, and waits at the server.
+    let _ = jobs.ack(&leases(&claim().await)).await.unwrap();
+    tokio::select! {
+        () = jobs.ready() => panic!("nothing came"),
+        () = bench.is_waiting() => {}
+    }
+    within(LONG, jobs.stop_waiting()).await;
+    assert_eq!(bench.blocked_clients().await, 0);
+}
+
+#[tokio::test]
 async fn what_cannot_be_a_queue_is_refused_in_one_line() {
     let redis = Redis::start();
     let server = Server::at(&redis.url()).unwrap();

@@ -46,6 +46,10 @@ const BATCH: usize = 1000;
 ///
 /// The keys, what the server has to be told, and what a failover can lose are described [in the module](super).
 ///
+/// A thousand jobs go in one call, and are settled all or none; where a call is given more, they go a thousand at a time, and after an
+/// error it is open how many had gone. A claim brings a thousand at most. For [`Counts::oldest`](crate::queue::Counts::oldest) a thousand
+/// of the claimed jobs and a thousand of those that wait for their time are looked at, those that are due first.
+///
 /// Leases are those of claims: what was claimed together is renewed together. [`extend`](crate::queue::Queue::extend) of some jobs of a
 /// claim makes the lease of all of them longer, and never shorter. An answer that was lost costs no job anything: what such a
 /// claim had brought goes back, untouched, with the next claim of that owner, or its [`begin_drain`](crate::queue::Queue::begin_drain). For
@@ -124,12 +128,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         self.add("", jobs).await
     }
 
-    /// Adds jobs once and for all: a name that was added so is remembered until [`forget_once`](Self::forget_once), so that a
-    /// repeated call adds nothing, also where the job is done by then.
+    /// Adds jobs, and remembers their names until [`forget_once`](Self::forget_once): for so long another such call adds no job of that
+    /// name, also where the first is done by then.
     ///
     /// For an outbox: read what is to be queued from your database, call this, delete it there, and then forget. Whatever fails
-    /// between two of these steps, the whole may be repeated, and each job is queued once. Names that nobody has told to forget are
-    /// forgotten after 7 days.
+    /// between two of these steps, the whole may be repeated, and for as long as the name is remembered the job is queued once.
+    ///
+    /// Once the name is forgotten and the job is done, a call that is late adds the job again: that of a second relay which read the same row
+    /// before it was deleted, or one that was dropped or has failed, and reaches the server after all. So forget a name only if no
+    /// other relay can have had its row in hand, and no call for it of your own is unanswered. Where that is not sure, forget
+    /// nothing: a name is forgotten by itself after 7 days, with the next call of this.
     ///
     /// # Errors
     ///
@@ -137,16 +145,20 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// # Cancel safety
     ///
-    /// May be dropped, and repeated.
+    /// May be dropped, and repeated; its names are then better not told to be forgotten.
     pub async fn enqueue_once(&self, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
         self.add("once", jobs).await
     }
 
-    /// Forgets names that [`enqueue_once`](Self::enqueue_once) has remembered.
+    /// Forgets names that [`enqueue_once`](Self::enqueue_once) has remembered; see there when that is right.
     ///
     /// # Errors
     ///
-    /// The server could not be asked.
+    /// The server could not be asked; some names may be forgotten.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped, and repeated.
     pub async fn forget_once(&self, ids: &[JobId]) -> Result<(), QueueError> {
         for ids in ids.chunks(BATCH) {
             let mut command = Cmd::new();
@@ -170,7 +182,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         found.and_then(reply::standing).map_err(|error| QueueError::new("look for a job", error))
     }
 
-    /// Keeps everybody from claiming, in all processes, until [`resume`](Self::resume); what is claimed is not disturbed.
+    /// Keeps everybody from claiming, in all processes, until [`resume`](Self::resume); what is claimed is not disturbed, and a lease
+    /// that runs out meanwhile is reclaimed after that.
     ///
     /// # Errors
     ///

@@ -1,10 +1,4 @@
 //! A queue on a Redis stream, read by a consumer group.
-//!
-//! The stream may be filled by any program that can `XADD`; see [`Stream`] for what it has to write. An entry that was delivered
-//! is in the group's list of pending entries until it is done: with the consumer that bears its owner's name, or with one of three
-//! that park what nobody holds, `winddown:back` (free to be claimed), `winddown:later` (its delay is not over) and
-//! `winddown:dead`. What a stream does not keep is in keys that begin with `{NAME}:group:GROUP:`: epochs and ends of leases, counts,
-//! checkpoints, the names of jobs that [`Stream::enqueue`] added, reasons, totals.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -54,7 +48,25 @@ const GONE_AFTER: Duration = Duration::from_secs(300);
 ///   before: Redis drops what a consumer holds together with it.
 ///
 /// A stream has one order: [`NewJob::priority`] is not looked at, and each job is told to have priority 0. Use a stream for each
-/// priority where you need them. Of a Redis that evicts keys no queue can promise anything.
+/// priority where you need them, with [`Strict`](crate::queue::Strict).
+///
+/// An answer that was lost costs no job anything: what such a claim had brought goes back, untouched, with the next claim of that owner, or
+/// its [`begin_drain`](crate::queue::Queue::begin_drain). For that an [`Owner`](crate::queue::Owner) claims by one `Stream` and its
+/// clones. A claim brings a thousand jobs at most.
+///
+/// How many entries were never delivered is what Redis says, which gives no exact number after an entry in between was deleted or
+/// trimmed: [`Counts::pending`](crate::queue::Counts::pending) is an estimate then.
+///
+/// # Keys and users
+///
+/// What the server has to be told, and what a failover can lose, is [the same as for lists](super). Jobs are in the stream `NAME` and in
+/// the group's list of pending entries: with the consumer that bears the owner's name, or with one of three that park what nobody holds,
+/// `winddown:back` (free to be claimed), `winddown:later` (its delay is not over) and `winddown:dead`. What a stream does not keep
+/// is in keys that begin with `{NAME}:group:GROUP:`, braces included: `layout`, epochs and ends of leases, counts, checkpoints, the
+/// names that [`enqueue`](Self::enqueue) has given, reasons, totals.
+///
+/// A user of the server needs, for a stream `orders` and a group `work`: `~orders ~{orders}:group:work:* -@all +@hash +@sortedset
+/// +@stream +@string +evalsha +eval +exists +type +time +info +client|id +client|unblock`, and with Sentinels `+role`.
 ///
 /// ```no_run
 /// use winddown::queue::redis::{Server, Stream};
@@ -95,7 +107,8 @@ struct Place {
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     /// Opens the queue on the stream `name` for the consumer group `group`; makes the stream and the group where there are none.
     ///
-    /// For a new group all that is in the stream is to be done. A group that is there goes on where it was.
+    /// For a new group all that is in the stream is to be done. A group that is there goes on where it was. One that is lost later, as by
+    /// `FLUSHALL` or `XGROUP DESTROY`, is made anew when it is missed, and is then a new group.
     ///
     /// # Errors
     ///
@@ -162,7 +175,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     ///
     /// # Errors
     ///
-    /// As [`enqueue`](Self::enqueue); none is added then whose item or name is wrong, nor any other.
+    /// As [`enqueue`](Self::enqueue); where an item or a name is wrong, none is added.
     ///
     /// # Cancel safety
     ///
@@ -197,7 +210,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         Ok(found.and_then(|(kind, past)| answer::standing(&kind, past.as_deref())))
     }
 
-    /// What of the server's settings puts jobs at risk, in words for who runs it: it may evict keys, or keeps nothing on disk.
+    /// What of the server's settings puts jobs at risk, each in one sentence: for the log, at the start.
+    ///
+    /// Jobs are at risk where the server may evict keys when it is full, and where it keeps nothing on disk.
     ///
     /// # Errors
     ///
