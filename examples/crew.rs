@@ -4,7 +4,7 @@
 //! crew --url URL --queue NAME [OPTION VALUE]...
 //!   --stamps URL|none        where runs are noted (the queue's own server), in keys of the queue's name and `crew:`
 //!   --owner NAME             who claims (a unique name)
-//!   --concurrency N (4)      --lease MS (3000)      --attempts N (3)
+//!   --concurrency N (4)      --prefetch N (0)       --lease MS (3000)      --attempts N (3)
 //!   --threads N              of the runtime; 0 for a single one (0)
 //!   --grace MS (5000)        the grace period, divided as usual; --drain, --requeue, --close, --margin MS set a part of it
 //!   --fail POINT:N:kill|stop   sends itself SIGKILL or SIGSTOP when it passes that point for the n-th time. Points are
@@ -45,6 +45,7 @@ struct Options {
     stamps: Option<String>,
     owner: Option<String>,
     concurrency: usize,
+    prefetch: usize,
     lease: Duration,
     attempts: u32,
     threads: usize,
@@ -62,6 +63,7 @@ impl Options {
             stamps: None,
             owner: None,
             concurrency: 4,
+            prefetch: 0,
             lease: Duration::from_secs(3),
             attempts: 3,
             threads: 0,
@@ -78,6 +80,7 @@ impl Options {
                 "--stamps" => options.stamps = Some(value),
                 "--owner" => options.owner = Some(value),
                 "--concurrency" => options.concurrency = value.parse()?,
+                "--prefetch" => options.prefetch = value.parse()?,
                 "--lease" => options.lease = ms()?,
                 "--attempts" => options.attempts = value.parse()?,
                 "--threads" => options.threads = value.parse()?,
@@ -128,7 +131,8 @@ async fn crew(options: Options) -> Result<ExitCode, BoxError> {
     println!("ready {owner}");
     let crew = Crew { stamps, points: options.points };
     let work = queue::work("crew", queue, crew).owner(owner).concurrency(options.concurrency);
-    shutdown.add(work.lease(options.lease).attempts(options.attempts));
+    let work = work.prefetch(options.prefetch).lease(options.lease).attempts(options.attempts);
+    shutdown.add(work);
     let report = shutdown.run().await;
     println!("ledger {}", ledger.to_json());
     println!("report {}", report.to_json());

@@ -22,12 +22,17 @@ struct Ledger {
     kills: u64,
     /// Held by those that were killed.
     held: u64,
+    untouched: u64,
 }
 
-fn process(scene: &Scene, owner: &str, drain: Duration) -> Process {
-    scene.crew(owner).args(["--concurrency", "4", "--lease", LEASE, "--grace", "20000"]).args([
+/// Some claim ahead: what they have not begun goes back untouched, or crashes with them.
+fn process(scene: &Scene, owner: &str, prefetch: usize, drain: Duration) -> Process {
+    let (drain, prefetch) = (drain.as_millis().to_string(), prefetch.to_string());
+    scene.crew(owner).args(["--concurrency", "4", "--prefetch", &prefetch, "--lease", LEASE]).args([
+        "--grace",
+        "20000",
         "--drain",
-        &drain.as_millis().to_string(),
+        &drain,
         "--requeue",
         "10000",
     ])
@@ -42,7 +47,7 @@ async fn one_place(redis: &Redis, scene: &Scene, place: usize, until: Instant, k
             break;
         }
         let owner = format!("crew-{place}-{turn}");
-        let running = process(scene, &owner, ms(dice.below(40))).start().await.unwrap();
+        let running = process(scene, &owner, place % 2 * 6, ms(dice.below(40))).start().await.unwrap();
         tokio::time::sleep(ms(500 + dice.below(1500))).await;
         if kills && dice.below(2) == 0 {
             ledger.kills += 1;
@@ -53,6 +58,7 @@ async fn one_place(redis: &Redis, scene: &Scene, place: usize, until: Instant, k
             let ended = term(running).await;
             ended.exit.assert_code(0);
             ledger.interrupted += ended.count("interrupted");
+            ledger.untouched += ended.count("untouched");
             ledger.acked += ended.count("acked");
             ledger.lost += ended.count("lost") + ended.count("gone");
         }
@@ -78,7 +84,7 @@ async fn conserved(kills: bool) {
     // Those that see to the rest are asked to stop when it is done.
     let mut rest = Vec::new();
     for place in 0..CREW {
-        rest.push(process(&scene, &format!("rest-{place}"), ms(5_000)).start().await.unwrap());
+        rest.push(process(&scene, &format!("rest-{place}"), 0, ms(5_000)).start().await.unwrap());
     }
     scene.until_done().await;
     for running in rest {
@@ -112,6 +118,7 @@ async fn conserved(kills: bool) {
     assert_eq!((counts.interruptions, counts.crashes), (interrupted, held), "{ledgers:?}");
     // And the last run of each job was told of all that had happened to it.
     assert_eq!(told(&stamps), (interrupted, held));
+    assert!(sum(|l| l.untouched) > 0, "nothing was claimed ahead when a stop came");
     assert!(interrupted > 0, "the drains were too long to interrupt anything");
     let again: u64 = effects.values().map(|effects| effects - 1).sum();
     if kills {

@@ -207,7 +207,7 @@ pub async fn waiting(connection: &mut MultiplexedConnection) -> u64 {
 
 /// Notes of a job that came after those of a later claim: two processes had it at once. Those of a process that was frozen for longer
 /// than its lease do not count.
-pub fn overlaps<'a>(stamps: &'a [Stamp], frozen: Option<u32>) -> Vec<&'a Stamp> {
+pub fn overlaps(stamps: &[Stamp], frozen: Option<u32>) -> Vec<&Stamp> {
     let mut latest = BTreeMap::new();
     let mut overlaps = Vec::new();
     for stamp in stamps {
