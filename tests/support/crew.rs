@@ -242,16 +242,20 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
     held
 }
 
-/// Entries that have a lease, and whose holder it is.
+/// The jobs whose entries have a lease, and whose holder it is.
 async fn held_of_the_stream(connection: &mut MultiplexedConnection, owner: &str) -> Vec<String> {
     let own = |key: &str| format!("{{{QUEUE}}}:group:{GROUP}:{key}");
     let mut leased = redis::cmd("ZRANGE");
     let leased: Vec<String> = leased.arg(own("leases")).arg(0).arg(-1).query_async(connection).await.unwrap();
     let holders: BTreeMap<String, String> =
         redis::cmd("HGETALL").arg(own("held")).query_async(connection).await.unwrap();
-    let is_held =
-        |entry: &String| holders.get(entry).is_some_and(|holder| holder.ends_with(&format!(" {owner}")));
-    leased.into_iter().filter(is_held).collect()
+    let names: BTreeMap<String, String> =
+        redis::cmd("HGETALL").arg(own("ids")).query_async(connection).await.unwrap();
+    let is_held = |entry: &String| {
+        leased.contains(entry)
+            && holders.get(entry).is_some_and(|holder| holder.ends_with(&format!(" {owner}")))
+    };
+    names.into_iter().filter(|(_, entry)| is_held(entry)).map(|(name, _)| name).collect()
 }
 
 /// How many wait at the server for something to come.
