@@ -23,6 +23,8 @@ struct Ledger {
     /// Held by those that were killed.
     held: u64,
     untouched: u64,
+    longest_start: Duration,
+    longest_stop: Duration,
 }
 
 /// Some claim ahead: what they have not begun goes back untouched, or crashes with them.
@@ -47,7 +49,9 @@ async fn one_place(redis: &Redis, scene: &Scene, place: usize, until: Instant, k
             break;
         }
         let owner = format!("crew-{place}-{turn}");
+        let began = Instant::now();
         let running = process(scene, &owner, place % 2 * 6, ms(dice.below(40))).start().await.unwrap();
+        ledger.longest_start = ledger.longest_start.max(began.elapsed());
         tokio::time::sleep(ms(500 + dice.below(1500))).await;
         if kills && dice.below(2) == 0 {
             ledger.kills += 1;
@@ -58,6 +62,7 @@ async fn one_place(redis: &Redis, scene: &Scene, place: usize, until: Instant, k
             let ended = term(running).await;
             ended.exit.assert_code(0);
             ledger.interrupted += ended.count("interrupted");
+            ledger.longest_stop = ledger.longest_stop.max(ended.exit.took);
             ledger.untouched += ended.count("untouched");
             ledger.acked += ended.count("acked");
             ledger.lost += ended.count("lost") + ended.count("gone");
@@ -101,6 +106,12 @@ async fn conserved(redis: &Redis, scene: &Scene, kills: bool) {
         sum(|l| l.terms),
         sum(|l| l.kills)
     );
+
+    let longest = |of: fn(&Ledger) -> Duration| ledgers.iter().map(of).max().unwrap_or_default();
+    let (start, stop) = (longest(|l| l.longest_start), longest(|l| l.longest_stop));
+    eprintln!("the longest start took {start:?}, the longest stop {stop:?}");
+    // Drains of 40 ms at most, and all can be handed back: no stop waits for the end of its grace of 20 s.
+    assert!(stop < Duration::from_secs(8), "a stop took {stop:?}");
 
     let (stamps, effects, counts) = (scene.stamps().await, scene.effects().await, scene.counts().await);
     assert_eq!(effects.len() as u64, count, "each job took effect");

@@ -1,6 +1,6 @@
 //! A queue with a crew of real processes, and what their stamps and ledgers say of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -245,12 +245,12 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
 /// The jobs whose entries have a lease, and whose holder it is.
 async fn held_of_the_stream(connection: &mut MultiplexedConnection, owner: &str) -> Vec<String> {
     let own = |key: &str| format!("{{{QUEUE}}}:group:{GROUP}:{key}");
-    let mut leased = redis::cmd("ZRANGE");
-    let leased: Vec<String> = leased.arg(own("leases")).arg(0).arg(-1).query_async(connection).await.unwrap();
-    let holders: BTreeMap<String, String> =
-        redis::cmd("HGETALL").arg(own("held")).query_async(connection).await.unwrap();
-    let names: BTreeMap<String, String> =
-        redis::cmd("HGETALL").arg(own("ids")).query_async(connection).await.unwrap();
+    // In one moment: what is reclaimed meanwhile is held by another.
+    let mut all = redis::pipe();
+    all.atomic().cmd("ZRANGE").arg(own("leases")).arg(0).arg(-1);
+    all.cmd("HGETALL").arg(own("held")).cmd("HGETALL").arg(own("ids"));
+    type All = (HashSet<String>, HashMap<String, String>, HashMap<String, String>);
+    let (leased, holders, names): All = all.query_async(connection).await.unwrap();
     let is_held = |entry: &String| {
         leased.contains(entry)
             && holders.get(entry).is_some_and(|holder| holder.ends_with(&format!(" {owner}")))
