@@ -397,8 +397,31 @@ async fn what_somebody_trims_away_is_gone_and_disturbs_nothing() {
     tokio::time::timeout(ms(300), bench.queue.ready()).await.unwrap_err();
     let counts = bench.queue.counts().await.unwrap();
     assert_eq!((counts.pending, counts.active, counts.dead, counts.oldest), (0, 0, 0, None));
+    for key in ["held", "leases", "past", "notes", "dead", "reasons"] {
+        assert_eq!(bench.says::<u32>(&format!("EXISTS {OWN}{key}")).await, 0, "{key}");
+    }
     bench.fill(4).await;
     assert_eq!(bench.claim("two", 9).await.len(), 4, "the names are free again");
+}
+
+#[tokio::test]
+async fn a_full_server_takes_no_jobs_and_lets_those_it_has_be_claimed_and_settled() {
+    let bench = bench().await;
+    bench.fill(4).await;
+    bench.says::<()>("CONFIG SET maxmemory 1").await;
+    bench.queue.enqueue(&NewJob::new(id("one more"), "x".into())).await.unwrap_err();
+    let claimed = bench.claim("one", 9).await;
+    assert_eq!(claimed.len(), 4);
+    bench.queue.begin_drain(&owner("one"), Some(LEASE)).await.unwrap();
+    assert_eq!(bench.queue.extend(&leases(&claimed), LEASE).await.unwrap(), [Held::Yours; 4]);
+    assert_eq!(bench.queue.ack(&leases(&claimed[..1])).await.unwrap(), [Held::Yours]);
+    let back: Vec<_> = interrupted(&claimed[1..2]).into_iter().map(|back| back.checkpoint("half")).collect();
+    assert_eq!(bench.queue.requeue(&back).await.unwrap(), [Held::Yours]);
+    assert_eq!(bench.queue.nack(&claimed[2].lease, LEASE, "no").await.unwrap(), Held::Yours);
+    assert_eq!(bench.queue.dead_letter(&claimed[3].lease, "no").await.unwrap(), Held::Yours);
+    bench.queue.end_drain(&owner("one")).await.unwrap();
+    let counts = bench.queue.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.scheduled, counts.active, counts.dead), (1, 1, 0, 1));
 }
 
 #[tokio::test]

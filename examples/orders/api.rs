@@ -162,7 +162,7 @@ async fn tell(code: StatusCode, api: &Api, id: &str) -> Response {
     match api.store.status(id).await {
         Ok(Some(status)) => (code, Json(status)).into_response(),
         Ok(None) => unknown(id),
-        Err(why) => failed(&api, &why),
+        Err(why) => failed(api, &why),
     }
 }
 

@@ -339,7 +339,7 @@ async fn a_call_that_arrives_late_queues_nothing_that_its_own_relay_has_moved() 
 async fn two_killed(times: u32) {
     const ORDERS: usize = 150;
     let mut place = Place::with_redis();
-    let args = ["--lease", "1s", "--grace", "3s"];
+    let args = ["--lease", "2s", "--grace", "3s"];
     let mut services = [place.start(args).await, place.start(args).await];
     let addresses = Arc::new(Mutex::new(services.each_ref().map(|service| service.address)));
     let current = Arc::clone(&addresses);
@@ -390,5 +390,5 @@ async fn two_killed(times: u32) {
 
 #[tokio::test]
 async fn two_relays_that_are_killed_at_random_lose_no_order_and_queue_none_twice() {
-    two_killed(times(6, 60)).await;
+    two_killed(times(6, 40)).await;
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use winddown::testing::process::Signal;
 
 use crate::redis_server::Redis;
+use crate::sentinel::Watched;
 use crate::service::{Place, Service, bare, eventually, order};
 use crate::{api, database, stop};
 
@@ -81,18 +82,18 @@ async fn everything_is_answered_until_intake_stops_with_the_queue_in_redis() {
 
 #[tokio::test]
 async fn kills_lose_no_order_on_redis_and_do_none_twice() {
-    killed(5).await;
+    killed(5, "1s").await;
 }
 
 #[tokio::test]
 #[ignore = "long: 20 kills"]
 async fn twenty_kills_lose_no_order_on_redis_and_do_none_twice() {
-    killed(20).await;
+    killed(20, "3s").await;
 }
 
-async fn killed(times: u32) {
+async fn killed(times: u32, lease: &str) {
     let mut place = Place::with_redis();
-    stop::killed(&place, times).await;
+    stop::killed(&place, times, lease).await;
     assert_eq!(queued(&mut place).await, 200, "each was queued once");
 }
 
@@ -222,6 +223,29 @@ async fn a_server_that_is_not_there_ends_the_start_with_the_reason() {
     let exit = place.fails(["--queue", &url]).await;
     exit.assert_code(1).assert_line(&format!("queue redis://{gone}/3"));
     assert!(!exit.stderr.contains("secret"), "{exit}");
+}
+
+#[tokio::test]
+async fn a_failover_in_the_middle_loses_no_order_and_does_none_twice() {
+    const ORDERS: u32 = 40;
+    let mut watched = Watched::start().await;
+    let place = Place::new();
+    let service = place.start(["--queue", &watched.url(), "--lease", "2s"]).await;
+    for number in 0..ORDERS {
+        service.place(&format!("o{number}"), 600).await;
+    }
+    eventually("all are queued", async || service.stats().await["outbox"] == 0).await;
+    watched.replicated().await;
+    watched.master.kill();
+    // What was taken meanwhile is queued when there is a server again.
+    service.place("meanwhile", 0).await;
+    eventually("all are done", async || {
+        place.number("SELECT count(*) FROM orders WHERE done = 1").await == i64::from(ORDERS + 1)
+    })
+    .await;
+    service.term().await.assert_code(0);
+    place.assert_done_once(i64::from(ORDERS + 1)).await;
+    assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
 }
 
 #[tokio::test]
