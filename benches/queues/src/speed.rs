@@ -111,6 +111,14 @@ impl Case {
     }
 }
 
+/// What a job takes, of both processes, must not grow with what waits behind it.
+pub fn judge_flat(targets: &mut Targets, payload: usize, few: &Seen, many: &Seen) {
+    for (n, at_once) in AT_ONCE.into_iter().enumerate() {
+        let ratio = many.ratio(few, n, |speed| speed.by_worker() + speed.by_server());
+        targets.at_most(&format!("{payload} B, {at_once} at once: CPU a job by backlog"), ratio, 1.25);
+    }
+}
+
 // === impl Seen ===
 
 impl Seen {

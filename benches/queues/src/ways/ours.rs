@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use winddown::queue::memory::Memory;
 use winddown::queue::redis::{List, Server};
 use winddown::queue::{self, Handler, Leased, NewJob, Queue};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
@@ -15,11 +14,7 @@ use crate::measure::{Load, Tally};
 /// The list of `winddown::queue::redis`.
 pub struct Ours;
 
-/// The worker alone: what it takes without any server.
-#[derive(Default)]
-pub struct OursInMemory(std::sync::Mutex<Option<Memory<Load>>>);
-
-struct Enqueuing<Q>(Q);
+struct Enqueuing(List<Load>);
 
 struct Count(Arc<Tally>);
 
@@ -68,43 +63,12 @@ impl Way for Ours {
     }
 }
 
-impl Sender for Enqueuing<List<Load>> {
+impl Sender for Enqueuing {
     fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
         Box::pin(async move {
             let jobs: Vec<_> = loads.into_iter().map(new).collect();
             self.0.enqueue_all(&jobs).await.expect("it answers");
         })
-    }
-}
-
-// === impl OursInMemory ===
-
-impl OursInMemory {
-    fn queue(&self) -> Memory<Load> {
-        self.0.lock().expect("no panics").get_or_insert_with(Memory::new).clone()
-    }
-}
-
-impl Way for OursInMemory {
-    fn name(&self) -> &'static str {
-        "winddown, in memory"
-    }
-
-    fn sender<'a>(&'a self, _: &'a str) -> Opening<'a> {
-        Box::pin(async move { Box::new(Enqueuing(self.queue())) as Box<dyn Sender> })
-    }
-
-    fn work(&self, job: Job, stop: oneshot::Receiver<()>) -> Doing<'static> {
-        let queue = self.0.lock().expect("no panics").take().unwrap_or_default();
-        Box::pin(work(queue, job, stop))
-    }
-}
-
-// === impl Enqueuing ===
-
-impl Sender for Enqueuing<Memory<Load>> {
-    fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
-        Box::pin(async move { loads.into_iter().map(new).for_each(|job| _ = self.0.enqueue(job)) })
     }
 }
 
