@@ -626,6 +626,7 @@ mod strict {
 
 #[cfg(all(feature = "redis", unix))]
 #[path = "support/redis.rs"]
+#[allow(dead_code)]
 mod server;
 
 #[cfg(all(feature = "redis", unix))]

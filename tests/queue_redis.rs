@@ -6,6 +6,8 @@ mod cut;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
 mod server;
+#[path = "queue_redis/watched.rs"]
+mod watched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -165,6 +167,27 @@ async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
 }
 
 #[tokio::test]
+async fn a_server_is_found_by_the_sentinels_that_watch_it() {
+    let watched = watched::Watched::start();
+    let began = Instant::now();
+    let jobs = loop {
+        match Jobs::open(Server::at(&watched.url()).unwrap(), "orders").await {
+            Ok(jobs) => break jobs,
+            // They have only just been started.
+            Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    jobs.enqueue(&job("a")).await.unwrap();
+    timeout(SOON, jobs.ready()).await.unwrap();
+    assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
+    let unknown = Server::at(&watched.url().replace("/orders", "/others")).unwrap();
+    let error = Jobs::open(unknown, "orders").await.unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("does not know the master"), "{why}");
+}
+
+#[tokio::test]
 async fn settings_that_put_jobs_at_risk_are_named() {
     let redis = Redis::start_with(&["--maxmemory-policy", "allkeys-lru", "--save", "", "--appendonly", "no"]);
     let warnings = open(&redis, "a").await.warnings().await.unwrap();
@@ -200,6 +223,7 @@ async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
         "+exists",
         "+type",
         "+del",
+        "+scan",
         "+time",
         "+info",
         "+client|id",
@@ -303,7 +327,8 @@ async fn a_paused_queue_gives_nothing_away_until_it_is_resumed() {
     assert!(claim(&jobs, "one", 9).await.is_empty());
     assert!(timeout(secs(3), jobs.ready()).await.is_err());
     let (woken, resumed) = tokio::join!(timeout(SOON, jobs.ready()), other.resume());
-    (woken.unwrap(), resumed.unwrap());
+    woken.unwrap();
+    resumed.unwrap();
     assert_eq!(names(&claim(&jobs, "one", 9).await), ["b"]);
 }
 

@@ -66,7 +66,6 @@
 //! | `scheduled` | sorted set | jobs that wait, by the end of their delay (ms) |
 //! | `h:EPOCH:OWNER` | set | jobs that were claimed together and are held |
 //! | `leases` | sorted set | these claims, by the end of their lease (ms) |
-//! | `claims` | hash | these claims again, with a mark of the call: for those whose lease or whose answer is lost |
 //! | `ending` | hash | owners that are ending: when they are killed, and since when that is known (ms) |
 //! | `dead`, `reasons` | sorted set, hash | dead letters, by when they were given up (ms), and why |
 //! | `once` | sorted set | names that [`List::enqueue_once`] remembers, by when (ms) |
@@ -77,7 +76,7 @@
 //! are left.
 //!
 //! A user of the server needs, for a queue `orders`: `~{orders}:* -@all +@hash +@list +@set +@sortedset +@string +evalsha +eval +exists
-//! +type +del +time +info +client|id +client|unblock`, and with Sentinels `+role`.
+//! +type +del +scan +time +info +client|id +client|unblock`, and with Sentinels `+role`.
 
 use std::error::Error;
 use std::fmt;

@@ -24,8 +24,7 @@ mod wait;
 const LAYOUT: u32 = 1;
 
 /// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
-const KEYS: [(&str, &str); 12] = [
-    ("claims", "hash"),
+const KEYS: [(&str, &str); 11] = [
     ("dead", "zset"),
     ("ending", "hash"),
     ("jobs", "hash"),
@@ -49,6 +48,13 @@ const BATCH: usize = 1000;
 const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// A queue of `T`, stored as JSON, in a Redis; a clone is the same queue.
+///
+/// The keys, what the server has to be told, and what a failover can lose are described [in the module](super).
+///
+/// Leases are those of claims: what was claimed together is renewed together. [`extend`](crate::queue::Queue::extend) of some jobs of a
+/// claim makes the lease of all of them longer, and never shorter. An answer that was lost costs no job anything: what such a
+/// claim had brought goes back, untouched, with the next claim of that owner, or its [`begin_drain`](crate::queue::Queue::begin_drain). For
+/// that an [`Owner`](crate::queue::Owner) claims by one `List` and its clones.
 pub struct List<T> {
     shared: Arc<Shared>,
     max_crashes: u32,
@@ -80,12 +86,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let prefix = prefix(name)?;
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
+        let opened = now(server.link()).await.map_err(OpenError::Server)?;
         let shared = Shared {
             server,
             name: name.to_owned(),
             waiter: Waiter::new(&prefix),
             prefix,
-            calls: Calls::new(),
+            calls: Calls::new(opened),
         };
         Ok(List { shared: Arc::new(shared), max_crashes: MAX_CRASHES, item: PhantomData })
     }
@@ -271,6 +278,12 @@ impl Shared {
         args(&mut call);
         self.link().call(script, &call).await
     }
+}
+
+/// The server's clock in microseconds, as epochs are counted from.
+async fn now(link: &Link) -> Result<u64, RedisError> {
+    let (seconds, micros) = <(u64, u64)>::from_redis_value(link.query(Cmd::new().arg("TIME")).await?)?;
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
 }
 
 /// Milliseconds, rounded up: what is due after a moment is never due before it.

@@ -1,6 +1,6 @@
--- ARGV: owner, time until the kill (or '-'), then marks of calls whose answers were lost.
+-- ARGV: owner, time until the kill (or '-'), then which claims are lost (see `recover`).
 local owner, now = ARGV[1], millis()
-local found = recover(3, #ARGV)
+recover(owner, 3)
 local kill = tonumber(ARGV[2])
 if kill then kill = now + kill end
 local mark = call('HGET', p .. 'ending', owner)
@@ -23,4 +23,4 @@ for k = 1, #marks, 2 do
   if since < now - 604800000 and not holders[marks[k]] then call('HDEL', p .. 'ending', marks[k]) end
 end
 wake()
-return found
+return now

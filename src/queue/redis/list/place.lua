@@ -42,11 +42,6 @@ local function write(id, a, i, c, token, checkpoint)
   end
 end
 
-local function forget_claim(token)
-  call('ZREM', leases, token)
-  call('HDEL', p .. 'claims', token)
-end
-
 -- Takes the jobs ARGV[i..j] out of a claim. Nothing where all were in it, or else for each whether it was: 1 or 0.
 local function release(token, i, j)
   local key, were, some = p .. 'h:' .. token, nil, true
@@ -60,7 +55,7 @@ local function release(token, i, j)
     end
     if some then call('SREM', key, unpack(ARGV, i, j)) end
   end
-  if some and call('EXISTS', key) == 0 then forget_claim(token) end
+  if some and call('EXISTS', key) == 0 then call('ZREM', leases, token) end
   return were
 end
 
@@ -72,24 +67,6 @@ local function verdict(token, id, handed_back)
     if last == token then return ALREADY end
   end
   return LOST
-end
-
--- Puts back, untouched, what was claimed by calls whose answers were lost: ARGV[i..j] are their marks. Says which were found.
-local function recover(i, j)
-  local found, lost = {}, {}
-  for k = i, j do lost[ARGV[k]] = true end
-  if i > j then return found end
-  local claims = call('HGETALL', p .. 'claims')
-  for k = 1, #claims, 2 do
-    local token, mark = claims[k], claims[k + 1]
-    if lost[mark] then
-      put_back(call('SMEMBERS', p .. 'h:' .. token))
-      call('DEL', p .. 'h:' .. token)
-      forget_claim(token)
-      found[#found + 1] = mark
-    end
-  end
-  return found
 end
 
 local function millis()

@@ -62,16 +62,21 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         max: usize,
         lease: Duration,
     ) -> Result<Stepped<T>, RedisError> {
-        let calls = &self.shared.calls;
         let leases: Vec<&Lease> = done.iter().collect();
         let mut order = Vec::with_capacity(leases.len());
         let groups = by_claim(&mut order, &leases);
-        let unsure = if max > 0 { calls.unsure(owner) } else { Vec::new() };
-        let under_way = (max > 0).then(|| calls.begin(owner));
+        let under_way = match max {
+            0 => None,
+            _ => Some(self.shared.calls.begin(owner).await),
+        };
         let answer = self.shared.run(&scripts::STEP, |call| {
-            let mark = under_way.as_ref().map_or("", |under_way| &under_way.mark);
-            call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes).arg(mark);
-            call.arg(unsure.len()).arg(&unsure);
+            call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes);
+            match &under_way {
+                Some(under_way) => under_way.add_lost(call),
+                None => {
+                    call.arg("").arg(0);
+                }
+            }
             add_groups(call, &groups, &leases)
         });
         let mut answer = Parts::of(answer.await?)?;
@@ -88,12 +93,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let now = answer.number()?.unsigned_abs();
         let dead = answer.texts()?;
         let wait = answer.number()?;
-        let found = answer.texts()?;
         // Nothing is awaited between the answer and the jobs that it brought, so that none of them is forgotten.
         if let Some(under_way) = under_way {
-            under_way.answered();
+            under_way.answered(epoch, now.saturating_mul(1000));
         }
-        calls.heard(&found);
         // Where all that was asked for was there, the script has not looked any further.
         let enough = ids.len() == max && wait < 0;
         self.shared.waiter.stepped((!enough).then(|| reply::wait(wait)));
@@ -236,18 +239,19 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
     }
 
     async fn begin_drain(&self, owner: &Owner, kill_in: Option<Duration>) -> Result<(), QueueError> {
-        let unsure = self.shared.calls.unsure(owner);
-        let found = self.shared.run(&scripts::BEGIN_DRAIN, |call| {
+        let under_way = self.shared.calls.begin(owner).await;
+        let marked = self.shared.run(&scripts::BEGIN_DRAIN, |call| {
             call.arg(owner.as_str());
             match kill_in {
                 Some(kill_in) => call.arg(millis(kill_in)),
                 None => call.arg("-"),
             };
-            call.arg(&unsure)
+            under_way.add_lost(call);
+            call
         });
-        let found = found.await.and_then(|found| Parts::of(Value::Array(vec![found]))?.texts());
-        let found = found.map_err(|error| QueueError::new("mark an owner as ending", error))?;
-        self.shared.calls.heard(&found);
+        let now = marked.await.and_then(|now| reply::number(&now));
+        let now = now.map_err(|error| QueueError::new("mark an owner as ending", error))?;
+        under_way.answered(0, now.unsigned_abs().saturating_mul(1000));
         Ok(())
     }
 

@@ -1,151 +1,109 @@
--- Acks, and claims. ARGV: owner, how many at most, length of the lease, how many crashes at most, the mark of this call, how many marks of calls whose
--- answers were lost, these marks; then for each claim with jobs that are done: token, how many, their ids.
-local owner, max, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
-local first = 7 + ARGV[6]
-local at, had_meta = first, call('HLEN', meta) > 0
-local held, count, all = {}, 0, true
+-- Acks, and claims. ARGV: owner, how many at most, length of the lease, how many crashes at most; which claims are lost (see `recover`); then for
+-- each claim with jobs that are done: token, how many, their ids.
+--
+-- This runs for every job where one is done at a time, so it is sparing: `shared` (see `place.lua`) is only made where it is needed, and
+-- what is hardly ever there is asked for by one EXISTS.
+local p, call = KEYS[1], redis.call
+local jobs, leases, pending, line = p .. 'jobs', p .. 'leases', p .. 'pending', p .. 'line'
+local owner, max = ARGV[1], tonumber(ARGV[2])
+local at = 7 + ARGV[6]
+local rare = call('EXISTS', p .. 'meta', line, p .. 'scheduled', p .. 'ending') > 0
+local held = 0
 
 while ARGV[at] do
   local token, n = ARGV[at], tonumber(ARGV[at + 1])
-  local i, j = at + 2, at + 1 + n
-  local were = release(token, i, j)
-  if not were then
+  local key, i, j = p .. 'h:' .. token, at + 2, at + 1 + n
+  local all
+  if n == 1 then
+    all = call('SREM', key, ARGV[i]) == 1
+  else
+    all = true
+    for _, is in ipairs(call('SMISMEMBER', key, unpack(ARGV, i, j))) do all = all and is == 1 end
+    if all then call('SREM', key, unpack(ARGV, i, j)) end
+  end
+  if all then
+    if call('EXISTS', key) == 0 then call('ZREM', leases, token) end
     call('HDEL', jobs, unpack(ARGV, i, j))
-    if had_meta then call('HDEL', meta, unpack(ARGV, i, j)) end
-    for _ = i, j do
-      count = count + 1
-      held[count] = YOURS
+    if rare then call('HDEL', p .. 'meta', unpack(ARGV, i, j)) end
+    if held ~= 0 then
+      for _ = i, j do held[#held + 1] = 1 end
     end
   else
-    all = false
+    if held == 0 then
+      -- All before were held: one verdict each, for as many as were asked for so far.
+      held = {}
+      local k = 7 + ARGV[6]
+      while k < at do
+        for _ = 1, tonumber(ARGV[k + 1]) do held[#held + 1] = 1 end
+        k = k + 2 + ARGV[k + 1]
+      end
+    end
+    local my = shared()
+    local were = my.release(token, i, j)
     for k = 1, n do
       local id = ARGV[i + k - 1]
-      count = count + 1
-      if were[k] == 1 then
+      if not were or were[k] == 1 then
         call('HDEL', jobs, id)
-        call('HDEL', meta, id)
-        held[count] = YOURS
+        call('HDEL', p .. 'meta', id)
+        held[#held + 1] = 1
       else
-        held[count] = verdict(token, id, false)
+        held[#held + 1] = my.verdict(token, id, false)
       end
     end
   end
   at = j + 1
 end
-if all then held = 0 end
 if max == 0 then return {held} end
 
 local state = call('HMGET', p .. 'state', 'epoch', 'paused')
-if state[2] or call('HEXISTS', p .. 'ending', owner) == 1 then
-  return {held, 0, {}, {}, 0, 0, {}, -1, {}}
+local time = call('TIME')
+local now, micros = time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+if ARGV[5] ~= '' then
+  shared().recover(owner, 5)
+  rare = true
 end
-local now, micros = millis()
-local found = recover(7, first - 1)
+if state[2] or rare and call('HEXISTS', p .. 'ending', owner) == 1 then
+  return {held, 0, {}, {}, 0, now, {}, -1}
+end
 
--- Leases that ran out, in bounded batches; a job that has crashed its holders too often is given up.
 local dead = {}
-local function reclaim()
-  local reclaimed = 0
-  for _, token in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 16)) do
-    local ids = call('SMEMBERS', p .. 'h:' .. token)
-    local ended = call('HEXISTS', p .. 'ending', string.match(token, '^%d+:(.*)$') or '') == 1
-    local metas = #ids > 0 and call('HMGET', meta, unpack(ids))
-    local back = {}
-    for k, id in ipairs(ids) do
-      local a, i, c, _, checkpoint = read(metas[k])
-      if ended then i = i + 1 else c = c + 1 end
-      if not ended and c > most then
-        local reason = 'its lease ran out ' .. c .. ' times without a word'
-        call('ZADD', p .. 'dead', now, id)
-        call('HSET', p .. 'reasons', id, reason)
-        dead[#dead + 1], dead[#dead + 2] = id, reason
-      else
-        back[#back + 1] = id
-      end
-      write(id, a, i, c, '', checkpoint)
-    end
-    put_back(back)
-    call('DEL', p .. 'h:' .. token)
-    forget_claim(token)
-    call('HINCRBY', p .. 'state', ended and 'interruptions' or 'crashes', #ids)
-    reclaimed = reclaimed + #ids
-    if reclaimed >= 1000 then break end
+if call('ZCOUNT', leases, '-inf', now) > 0 then
+  shared().reclaim(now, tonumber(ARGV[4]), dead)
+  rare = true
+end
+local ids = false
+if rare then
+  local due = call('ZRANGEBYSCORE', p .. 'scheduled', '-inf', now, 'LIMIT', 0, max)
+  if #due > 0 then
+    shared().put_back(due)
+    call('ZREM', p .. 'scheduled', unpack(due))
   end
+  if call('EXISTS', line) == 1 then ids = shared().take(max) end
 end
-local function end_of(key)
-  return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or '')
-end
-local lease_end, due = end_of(leases), end_of(p .. 'scheduled')
-if lease_end and lease_end <= now then reclaim() end
-if due and due <= now then
-  local ids = call('ZRANGEBYSCORE', p .. 'scheduled', '-inf', now, 'LIMIT', 0, max)
-  put_back(ids)
-  call('ZREM', p .. 'scheduled', unpack(ids))
-end
+ids = ids or call('LPOP', pending, max) or {}
 
--- The first of the line and of the list together; nearly always the line is empty.
-local function take()
-  local pending = p .. 'pending'
-  local placed = call('ZRANGE', line, 0, max - 1)
-  if #placed == 0 then return call('LPOP', pending, max) or {} end
-  local head = call('LRANGE', pending, 0, 0)[1]
-  local next_listed = head and place(call('HGET', jobs, head), '')
-  local ids, i, j = {}, 0, 0
-  if next_listed and string.sub(placed[1], 1, 10) > '2147483647' then
-    -- All that is placed is less urgent than what is listed.
-    ids = call('LPOP', pending, max)
-    next_listed = nil
-  end
-  local listed, values
-  while #ids < max do
-    local next_placed = placed[i + 1]
-    if next_placed and (not next_listed or string.sub(next_placed, 1, 26) < next_listed) then
-      i = i + 1
-      ids[#ids + 1] = string.sub(next_placed, 27)
-    elseif next_listed then
-      if not listed then
-        listed = call('LRANGE', pending, 0, max - 1)
-        values = call('HMGET', jobs, unpack(listed))
-      end
-      j = j + 1
-      ids[#ids + 1] = listed[j]
-      next_listed = listed[j + 1] and place(values[j + 1], '')
-    else
-      break
-    end
-  end
-  if i > 0 then call('ZREMRANGEBYRANK', line, 0, i - 1) end
-  if j > 0 then call('LPOP', pending, j) end
-  return ids
-end
-local ids = take()
 local epoch, values, metas = 0, {}, 0
 if #ids > 0 then
   -- Larger than any before, also where a failover has forgotten the last ones.
   epoch = math.max((tonumber(state[1]) or 0) + 1, micros)
-  local token = string.format('%.0f', epoch) .. ':' .. owner
+  local text = string.format('%.0f', epoch)
+  local token = text .. ':' .. owner
   values = call('HMGET', jobs, unpack(ids))
-  if call('HLEN', meta) > 0 then
-    metas = call('HMGET', meta, unpack(ids))
-    for k, text in ipairs(metas) do
-      local a, i, c, last, checkpoint = read(text)
-      if last ~= '' then write(ids[k], a, i, c, '', checkpoint) end
-    end
+  if rare and call('EXISTS', p .. 'meta') == 1 then
+    metas = call('HMGET', p .. 'meta', unpack(ids))
+    shared().claimed_again(ids, metas)
   end
   call('SADD', p .. 'h:' .. token, unpack(ids))
   call('ZADD', leases, now + ARGV[3], token)
-  call('HSET', p .. 'claims', token, ARGV[5])
-  call('HSET', p .. 'state', 'epoch', string.format('%.0f', epoch))
+  call('HSET', p .. 'state', 'epoch', text)
 end
 
 -- Whoever claims and leaves something tells the next; whoever finds too little is told how long to wait.
 local wait = -1
-if call('EXISTS', p .. 'pending', line) > 0 then
+if call('EXISTS', pending, line) > 0 then
   wait = 0
-  wake()
+  if call('LLEN', p .. 'wake') == 0 then call('LPUSH', p .. 'wake', '1') end
 elseif #ids < max then
-  lease_end, due = end_of(leases), end_of(p .. 'scheduled')
-  local soonest = math.min(lease_end or math.huge, due or math.huge)
-  if soonest < math.huge then wait = math.max(soonest - now, 0) end
+  wait = shared().next_due(now)
 end
-return {held, epoch, ids, values, metas, now, dead, wait, found}
+return {held, epoch, ids, values, metas, now, dead, wait}
