@@ -535,3 +535,33 @@ async fn a_shield_that_lasts_too_long_is_cut_by_name_and_its_task_ends_by_itself
     assert_eq!((report.code(), report.gate("jobs").unwrap().handed_back), (0, 1), "{report}");
     assert_eq!(lines.lock().unwrap().iter().filter(|line| line.contains("shield.cut")).count(), 1);
 }
+
+/// Jobs that are cut one after the other, as on several threads, still stand in their old order in the queue.
+#[tokio::test(start_paused = true)]
+async fn items_that_come_back_one_by_one_go_back_in_their_old_order() {
+    for apart in [1, 4] {
+        let back = Arc::new(Mutex::new(Vec::new()));
+        let mut shutdown = coordinator(10);
+        let jobs = shutdown.gate("jobs").requeue_with(
+            Arc::clone(&back),
+            async |back: Arc<Mutex<Vec<u32>>>, job: Unfinished<u32>| {
+                back.lock().unwrap().insert(0, *job);
+                Ok::<(), BoxError>(())
+            },
+        );
+        for number in 0..10 {
+            let job = jobs.admit(number).unwrap();
+            tokio::spawn(job.run(async move |&number: &u32, cx: &Cx| {
+                let late = async {
+                    cx.cancelled().await;
+                    sleep(apart * number * MS).await;
+                };
+                cx.shield(late).await;
+                for_ever().await
+            }));
+        }
+        let report = run_then_stop(shutdown).await;
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(*back.lock().unwrap(), (0..10).collect::<Vec<_>>(), "{apart} ms apart");
+    }
+}

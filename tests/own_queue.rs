@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod server;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -108,4 +110,38 @@ async fn i15_a_job_pushed_at_the_moment_of_the_stop_is_done_or_still_queued() {
         cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
     }
     println!("{ran} were run, {stayed} stayed");
+}
+
+/// I15. The fetch is never idle: at the signal there is nearly always a job on its way to it.
+#[tokio::test]
+async fn i15_of_jobs_that_come_without_end_none_is_lost_at_the_stop_and_their_order_is_kept() {
+    let redis = Redis::start();
+    let mut connection = redis.connection().await;
+    for round in 0..10 {
+        let running = worker(&redis, 1, 0, "30s").start().await.unwrap();
+        let mut producer = redis.connection().await;
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&over);
+        let pushing = tokio::spawn(async move {
+            let mut all = Vec::new();
+            while !seen.load(Ordering::SeqCst) {
+                let name = format!("job {}", all.len());
+                push(&mut producer, std::slice::from_ref(&name)).await;
+                all.push(name);
+            }
+            all
+        });
+        while list(&mut connection, "jobs:done").await.len() < 10 {
+            sleep(ms(1)).await;
+        }
+        running.signal(Signal::Term);
+        running.wait().await.assert_code(0);
+        over.store(true, Ordering::SeqCst);
+        let all = pushing.await.unwrap();
+        let (done, left) = (list(&mut connection, "jobs:done").await, list(&mut connection, "jobs").await);
+        assert_eq!(list(&mut connection, "jobs:taken").await, [""; 0], "in round {round}");
+        assert!(!left.is_empty());
+        assert!([done, left].concat() == all, "in round {round} the order is another");
+        cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+    }
 }

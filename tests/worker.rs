@@ -617,6 +617,80 @@ async fn one_at_a_time_each_job_takes_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn jobs_that_are_claimed_ahead_begin_without_asking_the_queue() {
+    for (prefetch, apart) in [(0, ms(210)), (16, ms(10))] {
+        let (jobs, does) = (Probe::with(1..=10), Does::new(Act::Sleep(ms(10))));
+        *jobs.claim_takes.lock().unwrap() = ms(100);
+        *jobs.ack_takes.lock().unwrap() = ms(100);
+        let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(1).prefetch(prefetch);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(3_000)).await;
+        let runs = does.runs();
+        assert_eq!(does.ran(), (1..=10).map(|n| format!("job-{n}")).collect::<Vec<_>>(), "in their order");
+        assert!(runs.windows(2).all(|pair| pair[1].from - pair[0].from == apart), "one at a time: {runs:?}");
+        assert_eq!(jobs.counts().await.unwrap().active, 0);
+        running.stop_after(ms(0)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_claimed_ahead_than_is_said() {
+    for (concurrency, prefetch) in [(1, 3), (4, 2)] {
+        let (jobs, does) = (Probe::with(1..=40), Does::new(Act::Sleep(ms(10))));
+        let work =
+            queue::work("jobs", jobs.clone(), does.clone()).concurrency(concurrency).prefetch(prefetch);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(3_000)).await;
+        assert_eq!(jobs.most_active.load(Ordering::SeqCst), concurrency + prefetch);
+        let last = does.runs()[39].to.unwrap() - does.runs()[0].from;
+        assert_eq!(last, ms(10) * 40_u32.div_ceil(concurrency as u32), "all places are in use");
+        running.stop_after(ms(0)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_are_claimed_ahead_go_back_untouched_at_the_stop() {
+    for hung in [false, true] {
+        let (jobs, does) = (Probe::with(1..=10), Does::new(Act::Sleep(ms(400))));
+        let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(2).prefetch(5);
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(450)).await;
+        if hung {
+            // The answer about jobs 1 and 2 was there; that about 3 and 4 is under way when the stop begins.
+            *jobs.ack_takes.lock().unwrap() = ms(2_000);
+            sleep(ms(400)).await;
+        }
+        let report = running.stop_after(ms(0)).await;
+        assert!(report.is_clean(), "{report}");
+        let begun = if hung { 6 } else { 4 };
+        assert_eq!(does.ran(), (1..=begun).map(|n| format!("job-{n}")).collect::<Vec<_>>());
+        let at = jobs.calls("requeue")[0].0;
+        assert_eq!(at, if hung { ms(850) } else { ms(450) }, "at once");
+        let left = jobs.claimable().await;
+        assert_eq!(ids(&left), (begun + 1..=10).map(|n| format!("job-{n}")).collect::<Vec<_>>());
+        assert!(left.iter().all(|job| (job.attempts, job.interruptions, job.crashes) == (0, 0, 0)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_are_claimed_ahead_are_given_up_at_a_pause_and_their_leases_are_kept_until_then() {
+    let (jobs, does) = (Probe::with(1..=4), Does::new(Act::Sleep(ms(2_000))));
+    let work = queue::work("jobs", jobs.clone(), does.clone()).concurrency(1).prefetch(3).lease(ms(600));
+    let running = start(coordinator(ms(10_000)), work);
+    sleep(ms(1_500)).await;
+    assert!(jobs.claimable().await.is_empty(), "renewed also while they wait");
+    running.handle.pause();
+    sleep(ms(50)).await;
+    assert_eq!(jobs.counts().await.unwrap().pending, 3);
+    sleep(ms(1_000)).await;
+    running.handle.resume();
+    sleep(ms(10_000)).await;
+    assert_eq!(does.ran(), ["job-1", "job-2", "job-3", "job-4"]);
+    let report = running.stop_after(ms(0)).await;
+    assert!(report.is_clean(), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn handlers_that_need_not_wait_are_acked_together() {
     for concurrency in [16, 256] {
         let (jobs, does) = (Probe::with(1..=1024), Does::new(Act::Nothing));

@@ -39,6 +39,7 @@ pub struct Work<Q, H> {
 struct Options {
     owner: Option<Owner>,
     concurrency: usize,
+    prefetch: usize,
     lease: Duration,
     attempts: u32,
     backoff: Backoff,
@@ -55,8 +56,8 @@ const ATTEMPTS: u32 = 3;
 
 /// Claims jobs from the queue, each under a lease, and runs the handler on them until the program stops.
 ///
-/// At most [`concurrency`](Work::concurrency) jobs are claimed at once, and nothing is claimed that does not run at once. At the
-/// trigger no new claim begins; what comes of one that is under way goes back untouched. What runs may finish in the drain; what
+/// At most [`concurrency`](Work::concurrency) jobs are claimed at once, and nothing is claimed that does not run at once, unless
+/// there is a [`prefetch`](Work::prefetch). At the trigger no new claim begins; what comes of one that is under way goes back untouched. What runs may finish in the drain; what
 /// does not is cut and handed back with no attempt used, to where it stood.
 ///
 /// - `Ok` from the handler: the job is acked.
@@ -107,6 +108,15 @@ impl<Q, H> Work<Q, H> {
     /// How many jobs are claimed and run side by side; 8 when not given, at least 1.
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.options.concurrency = jobs.max(1);
+        self
+    }
+
+    /// How many more jobs are claimed, each under a lease, to wait for a place among those that run; 0 when not given.
+    ///
+    /// For short jobs over a slow link: the next one begins without asking the queue first. At a stop or a pause those that wait go
+    /// back untouched, which counts as no interruption; until then no other worker has them, although it may be idle.
+    pub fn prefetch(mut self, jobs: usize) -> Self {
+        self.options.prefetch = jobs;
         self
     }
 
@@ -249,6 +259,7 @@ impl Default for Options {
         Options {
             owner: None,
             concurrency: CONCURRENCY,
+            prefetch: 0,
             lease: LEASE,
             attempts: ATTEMPTS,
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(300)),

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, timeout_at};
 
 use super::super::book::Owed;
 use super::{Core, Width};
 
 /// How many items one batch holds at the most.
 const BATCH: usize = 1000;
-/// At a stop, how long to wait for more items so that they go back in their old order, and how often.
-const STRAGGLERS: Duration = Duration::from_millis(10);
-const STRAGGLER_WAITS: u32 = 5;
+/// At a stop, how long to wait for the next item so that they go back in their old order, and for all of them.
+const STRAGGLER: Duration = Duration::from_millis(10);
+const STRAGGLERS: Duration = Duration::from_millis(50);
 
 /// Why items are lost when this, or what calls back, is dropped.
 const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
@@ -145,11 +146,11 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
 impl<T: Send + Sync + 'static> Core<T> {
     /// At a stop: waits a little for items that come at the same time, so that they go back in their old order.
     async fn stragglers(&self) {
-        for _ in 0..STRAGGLER_WAITS {
-            if !self.gate.is_cancelled() || self.book().live == 0 {
-                return;
-            }
-            if tokio::time::timeout(STRAGGLERS, self.arrived.notified()).await.is_err() {
+        let all = Instant::now() + STRAGGLERS;
+        // Counted by time: where there are several threads each item may come by itself.
+        while self.gate.is_cancelled() && self.book().live > 0 {
+            let next = all.min(Instant::now() + STRAGGLER);
+            if timeout_at(next, self.arrived.notified()).await.is_err() {
                 return;
             }
         }

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
 
-use super::crew::Place;
+use super::crew::{Crew, Place, behind_the_others};
 use super::desk::Desk;
 use super::flight::{Leased, Loss, Stage};
 use super::handler::Handler;
@@ -21,19 +21,34 @@ enum End {
     Lost(Loss),
 }
 
-/// Runs the handler on one job, and sees to what becomes of it.
-pub(super) async fn one<Q, H>(mut place: Place<Q, H>, job: Job<Leased<Q::Item>>)
+/// Runs the handler on one job after the other, for as long as one waits.
+pub(super) async fn work<Q, H>(mut place: Place<Q, H>, mut job: Job<Leased<Q::Item>>)
+where
+    Q: Queue,
+    H: Handler<Q::Item>,
+{
+    loop {
+        let done = one(&place.crew, job).await;
+        let Some(next) = place.next(done) else { return };
+        job = next;
+        behind_the_others().await;
+    }
+}
+
+/// Runs the handler on one job, and sees to what becomes of it; what is done is to be acked.
+async fn one<Q, H>(crew: &Crew<Q, H>, job: Job<Leased<Q::Item>>) -> Option<Job<Leased<Q::Item>>>
 where
     Q: Queue,
     H: Handler<Q::Item>,
 {
     // Always an error, since the job is to be held, and waited for by the drain, until the queue has confirmed what became of it.
-    let (desk, handler) = (&*place.crew.desk, &place.crew.handler);
-    let ended =
-        job.run(async |job, cx| -> Result<Infallible, End> { Err(handle(handler, job, cx).await) }).await;
+    let desk = &*crew.desk;
+    let ended = job
+        .run(async |job, cx| -> Result<Infallible, End> { Err(handle(&crew.handler, job, cx).await) })
+        .await;
     match ended {
         Done::Finished(never) => match never {},
-        Done::Failed(job, End::Done) => place.done = Some(job),
+        Done::Failed(job, End::Done) => return Some(job),
         Done::Failed(job, End::Failed(reason)) => fail(desk, job, &reason).await,
         Done::Failed(job, End::Lost(loss)) => {
             desk.tell_lost(&job.lease, loss.as_str());
@@ -49,6 +64,7 @@ where
             tracing::warn!(target: "winddown", queue = desk.name, "job.ended_too_late");
         }
     }
+    None
 }
 
 /// The handler itself, cut when its lease is lost.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::DropGuard;
 
 use super::attempt;
-use super::crew::{Crew, Tasks};
+use super::crew::{Crew, Tasks, behind_the_others};
 use super::desk::Desk;
 use super::flight::Leased;
 use super::handler::Handler;
@@ -54,12 +53,18 @@ pub(super) async fn run<Q, H>(
     H: Handler<Q::Item>,
 {
     let (begun, waits) = channel(1);
+    let crew = Arc::new(Crew::new(Arc::clone(&desk), handler));
     let pulling = async {
-        pull(&desk, &intake, handler, Waits { begun, over: false }).await;
+        pull(&crew, &intake, Waits { begun, over: false }).await;
         // What is left to wait for holds no lease.
         drop(leases);
     };
-    tokio::join!(pulling, end_waits(&desk, waits));
+    // At once, though the loop may be waiting for an answer.
+    let giving_back = async {
+        desk.handle.triggered().await;
+        crew.give_back();
+    };
+    tokio::join!(pulling, giving_back, end_waits(&desk, waits));
 }
 
 /// Until the loop is over and the last of them has ended. What does not end is for the coordinator to give up.
@@ -76,25 +81,29 @@ async fn end_waits<Q: Queue>(desk: &Desk<Q>, mut waits: Receiver<()>) {
 ///
 /// One call to the queue is under way at a time; what is done meanwhile is acked with the next claim. A call is awaited in any case:
 /// what comes of a claim that was begun before the stop goes back untouched.
-async fn pull<Q, H>(desk: &Arc<Desk<Q>>, intake: &Intake<Leased<Q::Item>>, handler: H, mut waits: Waits)
+async fn pull<Q, H>(crew: &Arc<Crew<Q, H>>, intake: &Intake<Leased<Q::Item>>, mut waits: Waits)
 where
     Q: Queue,
     H: Handler<Q::Item>,
 {
-    let crew = Arc::new(Crew::new(Arc::clone(desk), handler));
-    let mut tasks = Tasks::new(Arc::clone(&crew));
+    let desk = &*crew.desk;
+    let mut tasks = Tasks::new(Arc::clone(crew));
     let mut done: Vec<Job<Leased<Q::Item>>> = Vec::new();
     let mut appetite = Appetite { hinted: true, empty: 0, not_before: Instant::now() };
     let mut failures = 0;
     loop {
-        tasks.take(&mut done);
+        let waiting = tasks.take(&mut done);
         let stopping = desk.handle.is_triggered();
         let pulls = !stopping && !desk.handle.is_paused();
         if !pulls {
             waits.end(&desk.ending_waits);
+            crew.give_back();
+        } else if waiting > 0 {
+            tasks.start(Vec::new(), attempt::work);
         }
         let held = desk.flights.len();
-        let free = (desk.options.concurrency + done.len()).saturating_sub(held);
+        let most = desk.options.concurrency.saturating_add(desk.options.prefetch);
+        let free = most.saturating_add(done.len()).saturating_sub(held);
         let max = if pulls && appetite.is_due() { free.min(BATCH) } else { 0 };
         if done.is_empty() && max == 0 {
             if stopping && held == 0 {
@@ -157,21 +166,6 @@ where
     }
 }
 
-/// Lets other tasks of the thread go first, once.
-///
-/// Not as tokio's `yield_now`, which keeps the task where no other thread finds it: a handler that blocks would block the loop.
-async fn behind_the_others() {
-    let mut woken = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut woken, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// Starts a handler for each, and hands back at once what comes too late to be let in.
 async fn take_in<Q, H>(
     desk: &Desk<Q>,
@@ -186,7 +180,7 @@ async fn take_in<Q, H>(
     let until = asked + usable(desk);
     // The claim took as long as its lease: somebody else may have the jobs already.
     let late = Instant::now() >= until;
-    let mut back = Vec::new();
+    let (mut jobs, mut back) = (Vec::with_capacity(claimed.len()), Vec::new());
     for claimed in claimed {
         if late {
             back.push(HandBack::untouched(claimed.lease));
@@ -202,7 +196,7 @@ async fn take_in<Q, H>(
         }
         let flight = desk.flights.add(claimed.lease.clone(), until);
         match intake.admit(Leased::new(claimed, flight)) {
-            Ok(job) => tasks.spawn(|place| attempt::one(place, job)),
+            Ok(job) => jobs.push(job),
             Err(refused) => {
                 let job = refused.into_inner();
                 back.push(job.to_hand_back());
@@ -210,6 +204,7 @@ async fn take_in<Q, H>(
             }
         }
     }
+    tasks.start(jobs, attempt::work);
     if back.is_empty() {
         return;
     }
