@@ -82,7 +82,9 @@ fn send(server: &Server, way: &dyn Way, tally: &Tally, jobs: usize) {
 
 pub fn print(server: &Server, ways: &[&dyn Way], ours: usize, targets: &mut Targets, quick: bool) {
     let (jobs, watched) = if quick { (100, Duration::from_secs(4)) } else { (500, Duration::from_secs(20)) };
-    println!("\nIdle: from push to start, and what is asked of the server a second (apart, what its scripts call too)");
+    println!(
+        "\nIdle: from push to start, and what is asked of the server a second (apart, what its scripts call too)"
+    );
     println!("{:<28} {:>12} {:>12} {:>9} {:>9}", "", "p50", "p99", "requests", "calls");
     for (n, way) in ways.iter().enumerate() {
         let idle = Idle::measure(server, *way, &server.url(), jobs, watched);

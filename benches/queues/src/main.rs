@@ -28,15 +28,17 @@ mod speed;
 mod targets;
 mod ways;
 
-/// All that are compared with the plain loop, which is the first; ours is the second.
-static WAYS: [&dyn Way; 5] = [
+/// All that are compared with the plain loop, which is the first; then ours, then the peers.
+static WAYS: [&dyn Way; 6] = [
     &Loop,
-    &Ours,
+    &OURS,
+    &AHEAD,
     &Apalis { name: "apalis-redis", batch: None },
     &Apalis { name: "apalis-redis, batches of 256", batch: Some(256) },
     &Sidekiq,
 ];
-const OURS: usize = 1;
+static OURS: Ours = Ours { name: "winddown", prefetch: 0 };
+static AHEAD: Ours = Ours { name: "winddown, 16 claimed ahead", prefetch: 16 };
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -85,7 +87,10 @@ fn once(way: &dyn Way, at_once: usize, jobs: u64) {
 
 fn table(quick: bool, asked: impl Fn(&str) -> bool) -> ExitCode {
     let server = Server::start();
-    println!("redis-server {}, on a unix socket; tokio with 2 threads; handlers that only count", server.version());
+    println!(
+        "redis-server {}, on a unix socket; tokio with 2 threads; handlers that only count",
+        server.version()
+    );
     let mut targets = Targets::default();
     if asked("speed") {
         let (rounds, large) = if quick { (3, 50_000) } else { (9, 200_000) };
@@ -95,18 +100,18 @@ fn table(quick: bool, asked: impl Fn(&str) -> bool) -> ExitCode {
             let case = Case { payload, backlog };
             let seen = case.measure(&server, &WAYS, rounds);
             case.print(&WAYS, &seen);
-            case.judge(&mut targets, &WAYS, &seen, OURS);
+            case.judge(&mut targets, &WAYS, &seen);
             all.push(seen);
         }
         for (few, many) in [(0, 1), (2, 3)] {
-            speed::judge_flat(&mut targets, cases[many].0, &all[few][OURS], &all[many][OURS]);
+            speed::judge_flat(&mut targets, cases[many].0, &all[few][1], &all[many][1]);
         }
     }
     if asked("idle") {
-        idle::print(&server, &WAYS, OURS, &mut targets, quick);
+        idle::print(&server, &WAYS, 1, &mut targets, quick);
     }
     if asked("slow") {
-        let ways: [&dyn Way; 3] = [&Batches, &Ours, &Loop];
+        let ways: [&dyn Way; 4] = [&Batches, &OURS, &AHEAD, &Loop];
         slow::print(&server, &ways, 1, &mut targets, if quick { 3 } else { 9 });
     }
     targets.print();

@@ -26,7 +26,8 @@ impl Worker {
     pub fn start(way: &dyn Way, url: &str, at_once: usize, tally: &Arc<Tally>) -> Worker {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let (stop, stopped) = oneshot::channel();
-        let job = Job { url: url.to_owned(), at_once, backlog: tally.has_backlog(), tally: Arc::clone(tally) };
+        let job =
+            Job { url: url.to_owned(), at_once, backlog: tally.has_backlog(), tally: Arc::clone(tally) };
         let task = runtime.spawn(way.work(job, stopped));
         Worker { runtime, stop, task }
     }

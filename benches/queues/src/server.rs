@@ -64,14 +64,16 @@ impl Server {
     }
 
     pub fn version(&self) -> String {
-        let info: String = redis::cmd("INFO").arg("server").query(&mut self.connection()).expect("it answers");
+        let info: String =
+            redis::cmd("INFO").arg("server").query(&mut self.connection()).expect("it answers");
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
         version.unwrap_or("?").to_owned()
     }
 
     /// How often each command was called, those that scripts call included.
     pub fn calls(&self) -> u64 {
-        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).expect("it answers");
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).expect("it answers");
         let calls = info.lines().filter(|line| !line.starts_with("cmdstat_info"));
         calls.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
     }

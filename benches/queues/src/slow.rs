@@ -25,7 +25,9 @@ pub fn print(server: &Server, ways: &[&dyn Way], ours: usize, targets: &mut Targ
         }
     }
     let millis = EACH_WAY.as_millis();
-    println!("\nOver a link of {millis} ms each way: as a part of what batching allows, and from push to start when idle");
+    println!(
+        "\nOver a link of {millis} ms each way: as a part of what batching allows, and from push to start when idle"
+    );
     print!("{:<28}", "");
     AT_ONCE.iter().for_each(|n| print!(" |{:>9} {:>6}", format!("{n} at once"), "ratio"));
     println!(" | {:>9} {:>9}", "p50", "p99");

@@ -76,7 +76,9 @@ impl Case {
     pub fn print(self, ways: &[&dyn Way], seen: &[Seen]) {
         println!("\nPayloads of {} B, a backlog of {}", self.payload, self.backlog);
         print!("{:<28}", "");
-        AT_ONCE.iter().for_each(|n| print!(" |{:>9} {:>6} {:>8} {:>8}", format!("{n} at once"), "ratio", "worker", "server"));
+        AT_ONCE.iter().for_each(|n| {
+            print!(" |{:>9} {:>6} {:>8} {:>8}", format!("{n} at once"), "ratio", "worker", "server")
+        });
         println!();
         for (way, one) in ways.iter().zip(seen) {
             print!("{:<28}", way.name());
@@ -93,18 +95,20 @@ impl Case {
         }
     }
 
-    /// Ours is at `ours`, the peers behind it.
-    pub fn judge(self, targets: &mut Targets, ways: &[&dyn Way], seen: &[Seen], ours: usize) {
+    /// The first way is the loop, the next two are ours without and with jobs claimed ahead, and the others are the peers.
+    pub fn judge(self, targets: &mut Targets, ways: &[&dyn Way], seen: &[Seen]) {
         let Case { payload, backlog } = self;
-        for (n, least) in [1.0, 0.85, 1.0].into_iter().enumerate() {
+        for (ours, n, least) in [(1, 0, 1.0), (2, 0, 1.0), (1, 1, 0.85), (1, 2, 1.0)] {
             let ratio = seen[ours].ratio(&seen[0], n, Speed::a_second);
-            let what = format!("{payload} B, {backlog}: {} at once, of the loop's speed", AT_ONCE[n]);
+            let (name, at_once) = (ways[ours].name(), AT_ONCE[n]);
+            let what = format!("{payload} B, {backlog}: {name}, {at_once} at once, of the loop's speed");
             targets.at_least(&what, ratio, least);
         }
-        for peer in ours + 1..ways.len() {
+        for peer in 3..ways.len() {
             for n in [1, 2] {
-                let ratio = seen[ours].ratio(&seen[peer], n, Speed::a_second);
-                let what = format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
+                let ratio = seen[1].ratio(&seen[peer], n, Speed::a_second);
+                let what =
+                    format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
                 targets.at_least(&what, ratio, 3.0);
             }
         }

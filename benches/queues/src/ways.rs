@@ -63,8 +63,12 @@ impl Sender for Pushes {
     fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
         Box::pin(async move {
             let texts: Vec<String> = loads.iter().map(self.text).collect();
-            let _: i64 =
-                redis::cmd("LPUSH").arg(self.list).arg(texts).query_async(&mut self.connection).await.expect("it answers");
+            let _: i64 = redis::cmd("LPUSH")
+                .arg(self.list)
+                .arg(texts)
+                .query_async(&mut self.connection)
+                .await
+                .expect("it answers");
         })
     }
 }

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use winddown::queue::redis::{List, Server};
-use winddown::queue::{self, Handler, Leased, NewJob, Queue};
+use winddown::queue::{self, Handler, Leased, NewJob};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
 use super::{Doing, Job, Opening, Sender, Way};
 use crate::measure::{Load, Tally};
 
 /// The list of `winddown::queue::redis`.
-pub struct Ours;
+pub struct Ours {
+    pub name: &'static str,
+    /// How many jobs it claims ahead.
+    pub prefetch: usize,
+}
 
 struct Enqueuing(List<Load>);
 
@@ -29,10 +33,11 @@ impl Handler<Load> for Count {
     }
 }
 
-async fn work<Q: Queue<Item = Load>>(queue: Q, job: Job, stop: oneshot::Receiver<()>) {
+async fn work(queue: List<Load>, job: Job, prefetch: usize, stop: oneshot::Receiver<()>) {
     let budget = Budget::given(Duration::from_secs(30), "bench");
     let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).expect("it fits");
-    shutdown.add(queue::work("bench", queue, Count(job.tally)).concurrency(job.at_once));
+    let worker = queue::work("bench", queue, Count(job.tally));
+    shutdown.add(worker.concurrency(job.at_once).prefetch(prefetch));
     let handle = shutdown.handle();
     let stopped = async {
         let _ = stop.await;
@@ -51,7 +56,7 @@ async fn open(url: &str) -> List<Load> {
 
 impl Way for Ours {
     fn name(&self) -> &'static str {
-        "winddown"
+        self.name
     }
 
     fn sender<'a>(&'a self, url: &'a str) -> Opening<'a> {
@@ -59,7 +64,8 @@ impl Way for Ours {
     }
 
     fn work(&self, job: Job, stop: oneshot::Receiver<()>) -> Doing<'static> {
-        Box::pin(async move { work(open(&job.url).await, job, stop).await })
+        let prefetch = self.prefetch;
+        Box::pin(async move { work(open(&job.url).await, job, prefetch, stop).await })
     }
 }
 

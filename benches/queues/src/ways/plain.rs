@@ -48,13 +48,15 @@ async fn one(
     job: Job,
 ) {
     loop {
-        let moved = cmd("BLMOVE").arg(&[PENDING, ACTIVE, "RIGHT", "LEFT", "2"]).query_async(&mut blocking).await;
+        let moved =
+            cmd("BLMOVE").arg(&[PENDING, ACTIVE, "RIGHT", "LEFT", "2"]).query_async(&mut blocking).await;
         let Ok(Some(text)) = moved else { continue };
         let text: Vec<u8> = text;
         let load: Load = serde_json::from_slice(&text).expect("ours");
         job.tally.job(&load);
         // From the tail: that is where the oldest are, which are done first.
-        let removed: Result<i64, _> = cmd("LREM").arg(ACTIVE).arg(-1).arg(&text).query_async(&mut other).await;
+        let removed: Result<i64, _> =
+            cmd("LREM").arg(ACTIVE).arg(-1).arg(&text).query_async(&mut other).await;
         if removed.is_err() {
             // The connection is gone with the runtime.
             return;
@@ -105,6 +107,7 @@ impl Way for Batches {
 
 fn push(url: &str) -> Opening<'_> {
     Box::pin(async move {
-        Box::new(Pushes { connection: connect(url).await, list: PENDING, text: Load::json }) as Box<dyn Sender>
+        Box::new(Pushes { connection: connect(url).await, list: PENDING, text: Load::json })
+            as Box<dyn Sender>
     })
 }
