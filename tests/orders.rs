@@ -20,7 +20,10 @@ mod outbox;
 #[path = "orders/redis.rs"]
 mod redis;
 #[path = "support/redis.rs"]
+#[allow(dead_code)]
 mod redis_server;
+#[path = "support/sentinel.rs"]
+mod sentinel;
 #[path = "orders/service.rs"]
 mod service;
 #[path = "orders/stop.rs"]

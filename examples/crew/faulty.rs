@@ -24,8 +24,10 @@ pub struct Ledger {
     acked: AtomicU64,
     interrupted: AtomicU64,
     untouched: AtomicU64,
-    /// Answers that said that a job was not ours any more.
+    /// Answers that said that somebody else had the job.
     lost: AtomicU64,
+    /// Answers that said that it was done, as one may hear who asks again.
+    gone: AtomicU64,
     errors: AtomicU64,
 }
 
@@ -40,7 +42,7 @@ impl Ledger {
         let of = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         json!({
             "claimed": of(&self.claimed), "acked": of(&self.acked), "interrupted": of(&self.interrupted),
-            "untouched": of(&self.untouched), "lost": of(&self.lost), "errors": of(&self.errors),
+            "untouched": of(&self.untouched), "lost": of(&self.lost), "gone": of(&self.gone), "errors": of(&self.errors),
         })
         .to_string()
     }
@@ -51,7 +53,8 @@ impl Ledger {
     }
 
     fn lost(&self, held: &[Held]) {
-        add(&self.lost, held.iter().filter(|held| !held.is_yours()).count());
+        add(&self.lost, held.iter().filter(|held| **held == Held::Lost).count());
+        add(&self.gone, held.iter().filter(|held| **held == Held::Gone).count());
     }
 
     fn error<T>(&self, answer: Result<T, QueueError>) -> Result<T, QueueError> {

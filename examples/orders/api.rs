@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, stream};
 use serde_json::json;
-use winddown::queue::QueueError;
 use winddown::{BoxError, Phase, ShutdownHandle};
 
 use crate::order::{Order, Status};
@@ -58,7 +57,7 @@ async fn place(
         Ok(Placed::New) => (StatusCode::ACCEPTED, Json(Status::accepted(&order.id))).into_response(),
         Ok(Placed::Known) => tell(StatusCode::OK, &api, &order.id).await,
         Ok(Placed::Taken) => (StatusCode::CONFLICT, error("another order has this id")).into_response(),
-        Err(why) => failed(&why),
+        Err(why) => failed(&api, &why),
     }
 }
 
@@ -89,14 +88,14 @@ async fn retry(State(api): State<Api>, id: Result<Path<String>, PathRejection>) 
         Ok(false) => {
             (StatusCode::NOT_FOUND, error(&format!("there is no dead order {id:?}"))).into_response()
         }
-        Err(why) => failed(&why),
+        Err(why) => failed(&api, &why),
     }
 }
 
 async fn stats(State(api): State<Api>) -> Response {
     match api.store.stats().await {
         Ok(stats) => Json(stats).into_response(),
-        Err(why) => failed(&why),
+        Err(why) => failed(&api, &why),
     }
 }
 
@@ -108,7 +107,7 @@ async fn events(State(api): State<Api>, id: Result<Path<String>, PathRejection>)
     match api.store.status(&id).await {
         Ok(Some(_)) => Sse::new(changes(api, id)).into_response(),
         Ok(None) => unknown(&id),
-        Err(why) => failed(&why),
+        Err(why) => failed(&api, &why),
     }
 }
 
@@ -163,7 +162,7 @@ async fn tell(code: StatusCode, api: &Api, id: &str) -> Response {
     match api.store.status(id).await {
         Ok(Some(status)) => (code, Json(status)).into_response(),
         Ok(None) => unknown(id),
-        Err(why) => failed(&why),
+        Err(why) => failed(api, &why),
     }
 }
 
@@ -179,7 +178,7 @@ fn unavailable(why: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], error(why)).into_response()
 }
 
-fn failed(why: &BoxError) -> Response {
+fn failed(api: &Api, why: &BoxError) -> Response {
     let mut text = why.to_string();
     let mut source = why.source();
     while let Some(cause) = source {
@@ -190,7 +189,7 @@ fn failed(why: &BoxError) -> Response {
         source = cause.source();
     }
     tracing::error!(error = text, "a request failed");
-    if let Some(QueueError { .. }) = why.downcast_ref() {
+    if api.store.is_elsewhere(why) {
         return unavailable(&text);
     }
     (StatusCode::INTERNAL_SERVER_ERROR, error(&text)).into_response()

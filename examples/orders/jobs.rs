@@ -7,7 +7,7 @@ use sqlx::SqlitePool;
 use winddown::queue::redis::List;
 use winddown::queue::sql::{self, Sqlite};
 use winddown::queue::{self, Counts, DeadLetter, JobId, Queue, QueueError};
-use winddown::{BoxError, ShutdownCoordinator, background};
+use winddown::{BoxError, Phase, Rank, ShutdownCoordinator, background};
 
 use crate::fulfil::Fulfil;
 use crate::options::{Elsewhere, Options};
@@ -49,6 +49,9 @@ pub async fn open(
         tracing::warn!(queue = shown, warning, "queue.warning");
     }
     let outbox = Arc::new(Outbox::new(db.clone(), jobs.clone(), shutdown.handle()));
+    // Whoever else held it is gone by then, unless it will not stop: with the last of it its connections end.
+    let last = jobs.clone();
+    shutdown.on(Phase::Close, "queue", async move |_| drop(last)).rank(Rank::Clients);
     Ok(Jobs::Redis(jobs, outbox))
 }
 

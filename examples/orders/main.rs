@@ -3,9 +3,10 @@
 //! `cargo run --release --example orders --features orders`; `--help` lists the options, README has a session to follow.
 //!
 //! Orders and their effects are in a database of SQLite. The jobs are there too, or with `--queue redis://…` in Redis: then an
-//! order goes there by way of an [`outbox`], and its effects are fenced by the [`store`]. Several processes may share both.
+//! order goes there by way of an [`outbox`], and its effects are fenced by their [`claims`]. Several processes may share both.
 
 mod api;
+mod claims;
 mod fulfil;
 mod jobs;
 mod listen;

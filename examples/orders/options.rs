@@ -18,9 +18,10 @@ usage: orders [options]
   --reuse-port       let the next process listen there as well (SO_REUSEPORT)
   --admin ADDR:PORT  probes, status, pause and resume there; closed last
   --database URL     where orders are kept; made if missing (sqlite:orders.db)
-  --queue URL        where their jobs are, if not in the database; processes with
-                     the same database share it: redis://host:port/db,
-                     redis+unix:///path, redis+sentinel://host,host/master
+  --queue URL        where their jobs are, if not in the database:
+                     redis://host:port/db, redis+unix:///path,
+                     redis+sentinel://host:port,host:port/master/db; all
+                     processes that share it share the database as well
   --workers N        how many orders are worked on at once (8)
   --lease D          how long an order is claimed for      (30s)
   --grace D          how long the platform waits before it kills

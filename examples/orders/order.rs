@@ -44,7 +44,8 @@ pub struct Stats {
     pub dead: u64,
     pub interruptions: u64,
     pub crashes: u64,
-    /// Orders that are stored and not yet in the queue; they are among the accepted.
+    /// Orders that are stored, and not known to be queued yet. They are among the accepted; one that has just been queued
+    /// may for a moment be counted as working too.
     pub outbox: u64,
     /// How long ago the oldest order came in that is neither done nor dead.
     pub oldest_ms: Option<u64>,

@@ -16,6 +16,9 @@
 //! process that stored it: nobody else moves it, and that process has its marks forgotten. After a while others may take it
 //! over, since its process may be gone; from then on the row is nobody's, and whoever deletes it leaves the mark. The same is done
 //! with a process's own rows when a call of its failed, because that may still be under way.
+//!
+//! A job that Redis itself has lost, since it keeps nothing on disk or has failed over to a replica that had not heard of it, is not
+//! missed here: its order stays *accepted*. What it has lost of an end is made good: the job comes again, and its order is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,11 +78,9 @@ impl Outbox {
 
     /// Notes that an order is to be queued, in the transaction that stores it.
     pub async fn put_in(&self, conn: &mut SqliteConnection, id: &str) -> Result<(), sqlx::Error> {
-        // This process's relay ends at the trigger; what comes later is for others at once.
-        let relay = (!self.shutdown.is_triggered()).then(|| self.me.as_str());
         sqlx::query("INSERT INTO outbox (order_id, relay) VALUES (?, ?)")
             .bind(id)
-            .bind(relay)
+            .bind(self.me.as_str())
             .execute(conn)
             .await?;
         Ok(())
@@ -105,7 +106,8 @@ impl Outbox {
         Ok((row.try_get::<i64, _>(0)?.try_into()?, oldest.map(Duration::try_from_secs_f64).transpose()?))
     }
 
-    /// One step of the relay: waits until an order may be there, and moves a batch. After the trigger it waits no more, nor moves one.
+    /// One step of the relay: waits until an order may be there, and moves a batch. After the trigger
+    /// it does neither.
     ///
     /// # Cancel safety
     ///
@@ -156,19 +158,18 @@ impl Outbox {
         timeout(PATIENCE, self.jobs.enqueue_once(&jobs)).await??;
         self.in_doubt.store(false, Ordering::Relaxed);
         let own = self.delete(&seqs).await?;
-        if let Err(why) = self.jobs.forget_once(&own).await {
-            tracing::debug!(error = %why, "marks stay in the queue for a week");
-        }
+        // Whatever becomes of this, the order is queued; at worst its mark stays for a week.
+        timeout(PATIENCE, self.jobs.forget_once(&own)).await??;
         Ok(seqs.len())
     }
 
     /// Makes nobody's what others may enqueue by now, or what a call of ours that failed may still enqueue.
     async fn disown(&self) -> Result<(), BoxError> {
         let in_doubt = self.in_doubt.load(Ordering::Relaxed);
-        // Looked for first: a write waits for the only lock.
+        // Looked for first: a write waits for the only lock. A clock that was set back is to hold up nothing either.
         let ripe: Vec<i64> = sqlx::query_scalar(
             "SELECT seq FROM outbox
-             WHERE relay = ?1 AND ?2 OR relay <> ?1 AND placed < unixepoch('subsec') - ?3",
+             WHERE relay = ?1 AND ?2 OR relay <> ?1 AND abs(unixepoch('subsec') - placed) > ?3",
         )
         .bind(self.me.as_str())
         .bind(in_doubt)

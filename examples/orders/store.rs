@@ -9,11 +9,11 @@ use std::sync::Arc;
 use sqlx::{Row, SqliteConnection, SqlitePool};
 use tokio::sync::watch;
 use winddown::BoxError;
-use winddown::queue::{Enqueued, JobId, Leased, NewJob};
+use winddown::queue::{Enqueued, JobId, Leased, NewJob, QueueError};
 
 use crate::jobs::Jobs;
 use crate::order::{Dead, Order, STEPS, Stats, Status, millis};
-use crate::outbox;
+use crate::{claims, outbox};
 
 /// Each table, how it is made, and what has to be readable in it.
 const TABLES: [(&str, &str, &str); 4] = [
@@ -31,11 +31,7 @@ const TABLES: [(&str, &str, &str); 4] = [
         "CREATE TABLE IF NOT EXISTS effects (order_id TEXT NOT NULL, step TEXT NOT NULL) STRICT",
         "SELECT order_id, step FROM effects LIMIT 0",
     ),
-    (
-        "claims",
-        "CREATE TABLE IF NOT EXISTS claims (order_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT",
-        "SELECT order_id, epoch FROM claims LIMIT 0",
-    ),
+    claims::TABLE,
     outbox::TABLE,
 ];
 
@@ -122,7 +118,7 @@ impl Store {
             return Ok(claimed.checkpoint.as_deref().map_or(Ok(0), str::parse)?);
         }
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
-        fence(&mut tx, claimed).await?;
+        claims::fence(&mut tx, &claimed.lease).await?;
         let done = steps_done(&mut tx, &claimed.item.id).await?;
         tx.commit().await?;
         Ok(done)
@@ -137,7 +133,7 @@ impl Store {
                 jobs.checkpoint_in(&mut tx, &claimed.lease, &(step + 1).to_string()).await?;
             }
             Jobs::Redis(..) => {
-                fence(&mut tx, claimed).await?;
+                claims::fence(&mut tx, &claimed.lease).await?;
                 if steps_done(&mut tx, &claimed.item.id).await? != step {
                     return Err(format!("{name} is not what comes next").into());
                 }
@@ -161,7 +157,7 @@ impl Store {
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
         match &self.jobs {
             Jobs::Table(jobs) => jobs.check_in(&mut tx, &claimed.lease).await?,
-            Jobs::Redis(..) => fence(&mut tx, claimed).await?,
+            Jobs::Redis(..) => claims::fence(&mut tx, &claimed.lease).await?,
         }
         finish(&mut tx, claimed).await?;
         tx.commit().await?;
@@ -249,6 +245,11 @@ impl Store {
         Ok(retried)
     }
 
+    /// Whether it was a queue elsewhere that failed, and not the database.
+    pub fn is_elsewhere(&self, why: &BoxError) -> bool {
+        matches!(self.jobs, Jobs::Redis(..)) && why.is::<QueueError>()
+    }
+
     /// Hears of changes that this process made.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -257,28 +258,6 @@ impl Store {
     pub fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
-}
-
-/// For queues that are elsewhere: lets only the latest claim go on.
-async fn fence(conn: &mut SqliteConnection, claimed: &Leased<Order>) -> Result<(), BoxError> {
-    let (id, epoch) = (&claimed.item.id, i64::try_from(claimed.lease.epoch)?);
-    let written = sqlx::query(
-        "INSERT INTO claims (order_id, epoch) SELECT id, ?2 FROM orders WHERE id = ?1
-         ON CONFLICT (order_id) DO UPDATE SET epoch = excluded.epoch WHERE epoch <= excluded.epoch",
-    );
-    if written.bind(id).bind(epoch).execute(&mut *conn).await?.rows_affected() == 1 {
-        return Ok(());
-    }
-    let latest: Option<i64> = sqlx::query_scalar("SELECT epoch FROM claims WHERE order_id = ?")
-        .bind(id)
-        .fetch_optional(conn)
-        .await?;
-    Err(match latest {
-        Some(latest) => {
-            format!("the job was claimed again since: epoch {latest}, and this is {epoch}").into()
-        }
-        None => format!("the database has no order {id:?}").into(),
-    })
 }
 
 async fn steps_done(conn: &mut SqliteConnection, id: &str) -> Result<usize, BoxError> {

@@ -32,11 +32,11 @@ async fn a_database_is_made_when_missing_and_taken_up_when_there() {
 
 #[tokio::test]
 async fn two_processes_share_the_work_and_do_none_of_it_twice() {
-    shared(Place::new()).await;
+    shared(&Place::new()).await;
 }
 
 /// Two processes at once, of which one is stopped in the middle.
-pub async fn shared(place: Place) {
+pub async fn shared(place: &Place) {
     const EACH: u32 = 60;
     let one = place.start(["--workers", "4"]).await;
     let two = place.start(["--workers", "4"]).await;

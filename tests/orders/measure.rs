@@ -10,8 +10,14 @@ use crate::service::{Place, order};
 #[tokio::test]
 #[ignore = "measures"]
 async fn measured_orders_a_second() {
+    println!("in the database:");
+    measured(Place::new()).await;
+    println!("in redis:");
+    measured(Place::with_redis()).await;
+}
+
+async fn measured(place: Place) {
     const ORDERS: u32 = 2_000;
-    let place = Place::new();
     let service = place.start(["--workers", "8"]).await;
     let address = service.address;
     let began = Instant::now();

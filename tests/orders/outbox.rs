@@ -1,5 +1,6 @@
 //! The way of an order from the database into Redis, with a death or a pause at each point of it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use winddown::queue::{Enqueued, NewJob, Owner, Queue};
 use winddown::testing::process::Signal;
 
 use crate::client::Client;
+use crate::redis::queued;
 use crate::service::{Place, Random, Service, bare, eventually, order, times};
 
 /// As the program stores it: what is left out is there.
@@ -45,13 +47,14 @@ async fn prepared() -> Place {
 }
 
 /// Runs the service until all that is stored has gone its way, and one more order behind it.
-async fn all_done(place: &Place, orders: i64) {
+async fn all_done(place: &mut Place, orders: u32) {
     let service = place.start([]).await;
     eventually("the outbox is empty", async || place.number("SELECT count(*) FROM outbox").await == 0).await;
     service.place("last", 0).await;
     service.until("last", "done").await;
     service.term().await.assert_code(0);
-    place.assert_done_once(orders + 1).await;
+    place.assert_done_once(i64::from(orders + 1)).await;
+    assert_eq!(queued(place).await, u64::from(orders + 1), "each was queued once");
 }
 
 /// How often a handler has begun on an order shows in the epoch that it left.
@@ -61,9 +64,9 @@ async fn epoch(place: &Place, id: &str) -> i64 {
 
 #[tokio::test]
 async fn an_order_that_was_stored_and_not_queued_is_queued_at_the_next_start() {
-    let place = prepared().await;
+    let mut place = prepared().await;
     store(&place, "a1").await;
-    all_done(&place, 1).await;
+    all_done(&mut place, 1).await;
 }
 
 #[tokio::test]
@@ -85,7 +88,7 @@ async fn an_order_that_was_queued_and_whose_row_is_still_there_is_not_queued_aga
         )
         .await;
     assert!(jobs.ack(&[claimed[0].lease.clone()]).await.expect("acked")[0].is_yours());
-    all_done(&place, 2).await;
+    all_done(&mut place, 2).await;
     assert_eq!(epoch(&place, "done").await, 0, "nobody has begun it again");
 }
 
@@ -97,7 +100,7 @@ async fn an_order_whose_row_is_gone_and_whose_mark_is_not_is_done_once() {
     let job = NewJob::new("a1".parse().expect("a name"), body("a1", 0));
     assert_eq!(jobs.enqueue_once(&[job]).await.expect("queued"), [Enqueued::Added]);
     place.execute("DELETE FROM outbox").await;
-    all_done(&place, 1).await;
+    all_done(&mut place, 1).await;
 }
 
 #[tokio::test]
@@ -149,7 +152,7 @@ async fn while_redis_is_away_orders_are_taken_and_they_are_queued_when_it_is_bac
     assert_eq!(service.state("before").await["state"], "done");
     assert_eq!(service.get("/readyz").await.status, 200, "what can take orders is ready");
     let stats = service.get("/stats").await;
-    assert_eq!(stats.status, 500, "it cannot be told: {stats:?}");
+    assert_eq!(stats.status, 503, "it cannot be told: {stats:?}");
     stats.error();
     place.redis().start_again();
     service.until_done(21).await;
@@ -183,6 +186,26 @@ async fn a_stop_or_a_kill_while_redis_is_away_leaves_the_orders_for_the_next_sta
 }
 
 #[tokio::test]
+async fn a_stop_while_redis_does_not_answer_ends_on_time_and_loses_no_order() {
+    for grace in [3, 5] {
+        let mut place = Place::with_redis();
+        let gate = Gate::open(&mut place);
+        let service = gate.start(&place, &["--lease", "1s", "--grace", &format!("{grace}s")]).await;
+        service.place("a1", 20_000).await;
+        service.until("a1", "working").await;
+        gate.shut();
+        service.place("a2", 0).await;
+        service.term().await.assert_within(Duration::from_secs(grace)).assert_line("stopped: SIGTERM");
+        gate.open_from(0);
+        let service = place.start([]).await;
+        service.until("a2", "done").await;
+        service.until("a1", "working").await;
+        service.running.signal(Signal::Kill);
+        assert_eq!(queued(&mut place).await, 2, "each was queued once");
+    }
+}
+
+#[tokio::test]
 async fn orders_that_come_after_the_trigger_are_left_to_others() {
     let place = Place::with_redis();
     let ending = place.start(["--grace", "20s", "--unready", "4s", "--drain", "8s"]).await;
@@ -198,26 +221,59 @@ async fn orders_that_come_after_the_trigger_are_left_to_others() {
 }
 
 /// A way to Redis that can be shut: what is sent meanwhile arrives when it is open again.
-fn gated(place: &mut Place) -> (String, watch::Sender<bool>) {
-    let (path, server) = (place.path("gate.sock"), place.redis().socket());
-    let listener = UnixListener::bind(&path).expect("a socket");
-    let (open, is_open) = watch::channel(true);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let Ok(server) = UnixStream::connect(&server).await else { continue };
-            let ((asks, hears), (answers, asked)) = (client.into_split(), server.into_split());
-            tokio::spawn(carry(asks, asked, is_open.clone()));
-            tokio::spawn(carry(answers, hears, watch::channel(true).1));
-        }
-    });
-    (format!("redis+unix://{}", path.display()), open)
+struct Gate {
+    url: String,
+    /// Connections with smaller numbers are shut.
+    shut: watch::Sender<usize>,
+    connections: Arc<AtomicUsize>,
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: watch::Receiver<bool>) {
+impl Gate {
+    fn open(place: &mut Place) -> Gate {
+        let (path, server) = (place.path("gate.sock"), place.redis().socket());
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let (shut, is_shut) = watch::channel(0);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let numbers = Arc::clone(&connections);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = numbers.fetch_add(1, Ordering::Relaxed);
+                let Ok(server) = UnixStream::connect(&server).await else { continue };
+                let ((asks, hears), (answers, asked)) = (client.into_split(), server.into_split());
+                tokio::spawn(carry(asks, asked, number, is_shut.clone()));
+                tokio::spawn(carry(answers, hears, number, watch::channel(0).1));
+            }
+        });
+        Gate { url: format!("redis+unix://{}", path.display()), shut, connections }
+    }
+
+    /// A process that goes by this way.
+    async fn start(&self, place: &Place, args: &[&str]) -> Service {
+        let fixed = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &self.url];
+        Service::start(bare(fixed).args(args)).await
+    }
+
+    /// Lets nothing through that is sent from here on.
+    fn shut(&self) {
+        self.shut.send_replace(usize::MAX);
+    }
+
+    /// Lets through what comes on the connections from this number on.
+    fn open_from(&self, number: usize) {
+        self.shut.send_replace(number);
+    }
+}
+
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    number: usize,
+    mut is_shut: watch::Receiver<usize>,
+) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
         // Also where the sender is gone by now: what is on its way arrives.
-        let _ = is_open.wait_for(|open| *open).await;
+        let _ = is_shut.wait_for(|shut| number >= *shut).await;
         if to.write_all(&bytes[..length]).await.is_err() {
             return;
         }
@@ -227,17 +283,16 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: wat
 #[tokio::test]
 async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     let mut place = Place::with_redis();
-    let (url, open) = gated(&mut place);
-    let slow = ["--listen", "127.0.0.1:0", "--database", &place.url(), "--queue", &url];
-    let slow = Service::start(bare(slow)).await;
+    let gate = Gate::open(&mut place);
+    let slow = gate.start(&place, &[]).await;
     let other = place.start([]).await;
-    open.send_replace(false);
+    gate.shut();
     // Its relay sends at once what it has, and that is on its way for long.
     slow.place("a1", 0).await;
     other.until("a1", "done").await;
     let begun = epoch(&place, "a1").await;
     assert!(begun > 0);
-    open.send_replace(true);
+    gate.open_from(0);
     // What it has after that comes by the same way, behind it.
     for id in ["a2", "a3"] {
         slow.place(id, 0).await;
@@ -252,13 +307,39 @@ async fn a_relay_that_was_slow_queues_nothing_that_another_has_moved() {
     slow.term().await.assert_code(0);
     other.term().await.assert_code(0);
     place.assert_done_once(3).await;
+    assert_eq!(queued(&mut place).await, 3);
+}
+
+#[tokio::test]
+async fn a_call_that_arrives_late_queues_nothing_that_its_own_relay_has_moved() {
+    let mut place = Place::with_redis();
+    let gate = Gate::open(&mut place);
+    let service = gate.start(&place, &[]).await;
+    gate.shut();
+    service.place("a1", 0).await;
+    // When the calls on the old connections have taken too long, new ones are opened.
+    let before = gate.connections.load(Ordering::Relaxed);
+    eventually("new connections", async || gate.connections.load(Ordering::Relaxed) > before).await;
+    gate.open_from(before);
+    service.until("a1", "done").await;
+    eventually("the outbox is empty", async || place.number("SELECT count(*) FROM outbox").await == 0).await;
+    service.place("a2", 0).await;
+    service.until("a2", "done").await;
+    gate.open_from(0);
+    for id in ["a3", "a4"] {
+        service.place(id, 0).await;
+        service.until(id, "done").await;
+    }
+    service.term().await.assert_code(0);
+    place.assert_done_once(4).await;
+    assert_eq!(queued(&mut place).await, 4, "each was queued once");
 }
 
 /// Two processes that share all, killed at random, while a client that does not give up places orders with either.
 async fn two_killed(times: u32) {
     const ORDERS: usize = 150;
-    let place = Place::with_redis();
-    let args = ["--lease", "1s", "--grace", "3s"];
+    let mut place = Place::with_redis();
+    let args = ["--lease", "2s", "--grace", "3s"];
     let mut services = [place.start(args).await, place.start(args).await];
     let addresses = Arc::new(Mutex::new(services.each_ref().map(|service| service.address)));
     let current = Arc::clone(&addresses);
@@ -302,12 +383,12 @@ async fn two_killed(times: u32) {
     place.assert_done_once(orders).await;
     assert_eq!(place.number("SELECT count(*) FROM outbox").await, 0);
     assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
-    // Were one queued twice, its second job would have told its own, smaller, counts.
+    assert_eq!(queued(&mut place).await, u64::try_from(ORDERS).expect("small"), "each was queued once");
     assert_eq!(stats["crashes"], place.number("SELECT sum(crashes) FROM orders").await, "{stats}");
     assert_eq!(stats["interruptions"], 0, "{stats}");
 }
 
 #[tokio::test]
 async fn two_relays_that_are_killed_at_random_lose_no_order_and_queue_none_twice() {
-    two_killed(times(6, 60)).await;
+    two_killed(times(6, 40)).await;
 }

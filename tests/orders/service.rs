@@ -200,7 +200,12 @@ impl Service {
     }
 
     pub async fn until_done(&self, orders: u64) {
-        eventually(&format!("{orders} done"), async || self.stats().await["done"] == orders).await;
+        let done = async || {
+            let stats = self.stats().await;
+            assert_eq!(stats["dead"], 0, "given up, and never done: {stats}");
+            stats["done"] == orders
+        };
+        eventually(&format!("{orders} done"), done).await;
     }
 
     /// Asks it to stop, and waits until it has.

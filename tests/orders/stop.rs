@@ -121,8 +121,10 @@ async fn everything_is_answered_until_intake_stops() {
 }
 
 /// Kills it again and again, while a client that does not give up places its orders.
-pub async fn killed(place: Place, times: u32) {
-    let args = ["--lease", "1s", "--grace", "3s"];
+///
+/// An order that crashes its process more than five times is given up: the lease is so long that none is held at so many kills.
+pub async fn killed(place: &Place, times: u32, lease: &str) {
+    let args = ["--lease", lease, "--grace", "3s"];
     let mut random = Random(0x5eed_0006);
     let mut service = place.start(args).await;
     let address = Arc::new(Mutex::new(service.address));
@@ -174,13 +176,13 @@ pub async fn killed(place: Place, times: u32) {
 
 #[tokio::test]
 async fn kills_lose_no_order_and_do_none_twice() {
-    killed(Place::new(), 5).await;
+    killed(&Place::new(), 5, "1s").await;
 }
 
 #[tokio::test]
 #[ignore = "long: 20 kills"]
 async fn twenty_kills_lose_no_order_and_do_none_twice() {
-    killed(Place::new(), 20).await;
+    killed(&Place::new(), 20, "3s").await;
 }
 
 #[tokio::test]

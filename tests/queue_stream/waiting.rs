@@ -196,8 +196,13 @@ async fn a_worker_that_stops_hands_back_in_order_and_another_goes_on() {
         added.push(bench.add(&format!("\"{item}\"")).await);
     }
     one.until_ran(1).await;
+    // The first is acked, and three are held.
     within(LONG, async {
-        while bench.queue.counts().await.unwrap().active < 3 {
+        loop {
+            let counts = bench.queue.counts().await.unwrap();
+            if (counts.pending, counts.active) == (2, 3) {
+                return;
+            }
             tokio::time::sleep(ms(5)).await;
         }
     })

@@ -9,7 +9,7 @@ use winddown::queue::redis::{List, Server};
 use winddown::queue::{self, Held, Leased, NewJob, Owner, Queue};
 use winddown::{BoxError, Budget, Cx, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
-use crate::crew::{Jobs, QUEUE, eventually, ms};
+use crate::crew::{Jobs, QUEUE, eventually, ms, waiting};
 use crate::redis_server::Redis;
 
 const LEASE: Duration = Duration::from_secs(15);
@@ -95,14 +95,8 @@ async fn i14_what_a_claim_brings_after_the_stop_goes_back_untouched() {
     let stage = Stage::with(0).await;
     let working = stage.work(grace(ms(60_000)), ms(10), 4, 0).await;
     let mut look = stage.redis.connection().await;
-    eventually("the worker waits", async || {
-        let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut look).await.unwrap();
-        clients.contains("cmd=blpop")
-    })
-    .await;
-    // It is woken, and its claim waits at the server; which of the two comes first is the machine's choice.
-    let mut pause = redis::pipe();
-    pause.cmd("MULTI").ignore();
+    eventually("the worker waits", async || waiting(&mut look).await == 1).await;
+    // Its claim waits at the server from when the delay is over.
     stage.jobs.enqueue(&NewJob::new("late".parse().unwrap(), json!(1)).delay(ms(300))).await.unwrap();
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(1_000).arg("ALL").query_async(&mut look).await.unwrap();
     tokio::time::sleep(ms(500)).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use winddown::testing::process::Signal;
 
-use crate::crew::{Scene, duty, ended, eventually, ms, overlaps, term};
+use crate::crew::{QUEUE, Scene, duty, ended, eventually, freeze, ms, overlaps, term};
 use crate::redis_server::Redis;
 
 const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
@@ -88,9 +88,9 @@ async fn what_a_stop_could_not_hand_back_is_free_at_the_kill_where_the_server_wa
     // Its leases are moved to the kill; then the server dies, and is back only when the process is gone.
     let ending = async || {
         let mut connection = redis.connection().await;
-        let keys: Vec<String> =
-            redis::cmd("KEYS").arg("*ending*").query_async(&mut connection).await.unwrap();
-        !keys.is_empty()
+        let mut marked = redis::cmd("HEXISTS");
+        let marked = marked.arg(format!("{{{QUEUE}}}:ending")).arg("first");
+        marked.query_async::<bool>(&mut connection).await.unwrap()
     };
     eventually("the owner is marked", ending).await;
     redis.kill();
@@ -206,4 +206,85 @@ async fn a_server_that_refuses_writes_holds_up_jobs_and_no_stop() {
     assert_eq!(counts.dead, 0);
     assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
     term(next).await.exit.assert_code(0);
+}
+
+/// Nothing is on a disk, as with a server that is a cache first: jobs are lost with it, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_empty_is_worked_with_as_before_also_by_who_comes_later() {
+    let (mut redis, noted) = (Redis::start(), Redis::start());
+    let scene = Scene::apart(&redis.url(), &noted).await;
+    scene.push("kept", duty("sleep", &[1_000])).await;
+    let first = scene.crew("first").args(["--lease", "5000"]).start().await.unwrap();
+    scene.begun(first.id(), 1).await;
+    redis.start_again();
+    // Its job is gone when it is done; which is no reason to do anything twice, or to fall over.
+    first.wait_for_line("queue.reachable").await.unwrap();
+    eventually("it is done", async || scene.effects().await.len() == 1).await;
+    // The test itself has to find it again, too.
+    scene.counts().await;
+    let early = scene.crew("early").start().await.unwrap();
+    scene.push_all(20, |_| duty("sleep", &[20])).await;
+    eventually("all are done", async || scene.effects().await.len() == 21).await;
+    scene.until_done().await;
+    term(early).await.exit.assert_code(0);
+    redis.start_again();
+    scene.counts().await;
+    // The stop of a process that was there before leaves nothing that another could take for somebody else's.
+    term(first).await.exit.assert_code(0);
+    scene.push("late", duty("sleep", &[20])).await;
+    let late = scene.crew("late").start().await.unwrap();
+    scene.until_done().await;
+    term(late).await.exit.assert_code(0);
+    assert!(scene.effects().await.values().all(|&effects| effects == 1));
+}
+
+/// It does not close what it has, and does not answer: nobody knows what has become of what was asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_for_longer_than_a_call_costs_no_job() {
+    let (redis, noted) = (Redis::start(), Redis::start());
+    let scene = Scene::apart(&redis.url(), &noted).await;
+    scene.push_all(300, |_| duty("shield", &[20])).await;
+    let mut running = Vec::new();
+    for owner in ["first", "second"] {
+        running.push(scene.crew(owner).args(["--lease", "30000"]).start().await.unwrap());
+    }
+    eventually("some are done", async || scene.effects().await.len() >= 50).await;
+    freeze(&redis, true);
+    tokio::time::sleep(ms(7_000)).await;
+    freeze(&redis, false);
+    scene.until_done().await;
+    for running in running {
+        let ended = term(running).await;
+        ended.exit.assert_code(0).assert_line("queue.unreachable");
+        assert_eq!(ended.count("lost"), 0, "{}", ended.exit);
+    }
+    let (stamps, effects, counts) = (scene.stamps().await, scene.effects().await, scene.counts().await);
+    assert!(overlaps(&stamps, None).is_empty());
+    assert_eq!((effects.len(), counts.dead, counts.interruptions, counts.crashes), (300, 0, 0, 0));
+    assert!(effects.values().all(|&effects| effects == 1), "{effects:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_cuts_handlers_in_time_and_holds_up_no_stop() {
+    let (redis, noted) = (Redis::start(), Redis::start());
+    let scene = Scene::apart(&redis.url(), &noted).await;
+    scene.push_all(3, |_| duty("sleep", &[60_000, 10])).await;
+    let first = scene.crew("first").args(["--lease", "2000", "--concurrency", "2"]).start().await.unwrap();
+    scene.begun(first.id(), 2).await;
+    freeze(&redis, true);
+    eventually("both are cut", async || {
+        first.stderr().lines().filter(|line| line.contains("lease.lost")).count() == 2
+    })
+    .await;
+    let ended = term(first).await;
+    ended.exit.assert_within(ms(5_000));
+    assert!(ended.report.is_object(), "by the watchdog: {}", ended.exit);
+    freeze(&redis, false);
+    let next = scene.crew("next").start().await.unwrap();
+    scene.until_done().await;
+    term(next).await.exit.assert_code(0);
+    let (stamps, counts) = (scene.stamps().await, scene.counts().await);
+    assert!(overlaps(&stamps, None).is_empty(), "{stamps:?}");
+    assert_eq!((scene.effects().await.len(), counts.dead), (3, 0));
+    assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
 }

@@ -11,7 +11,7 @@ const JOBS: u64 = 40;
 const LONG: u64 = 4;
 
 /// Stops one with [`LONG`] jobs in hand that will not end by themselves, and as many that do, after this was done to the server.
-async fn stopped_amid(upset: &[(&str, &[&str])]) -> (Redis, Scene, Ended) {
+async fn stopped_amid(upset: &[(&str, &[&str])]) -> ([Redis; 2], Scene, Ended) {
     let (redis, noted) = (Redis::start(), Redis::start());
     let scene = Scene::apart(&redis.url(), &noted).await;
     scene.push_all(JOBS, |n| duty("shield", if n < LONG { &[60_000, 10] } else { &[100] })).await;
@@ -26,7 +26,7 @@ async fn stopped_amid(upset: &[(&str, &[&str])]) -> (Redis, Scene, Ended) {
     }
     let ended = ended(first).await;
     ended.exit.assert_within(ms(5_000));
-    (redis, scene, ended)
+    ([redis, noted], scene, ended)
 }
 
 async fn run(connection: &mut MultiplexedConnection, command: &str, args: &[&str]) {
@@ -57,14 +57,20 @@ async fn elsewhere(scene: &Scene) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_the_server_forgets_in_a_stop_are_given_to_it_again() {
-    let (_redis, scene, ended) = stopped_amid(&[("SCRIPT", &["FLUSH"])]).await;
+    let (_servers, scene, ended) = stopped_amid(&[("SCRIPT", &["FLUSH"])]).await;
     all_is_well(&scene, &ended).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_the_server_closes_in_a_stop_are_opened_again() {
     let upset: &[(&str, &[&str])] = &[("CLIENT", &["KILL", "TYPE", "normal", "SKIPME", "yes"])];
-    let (_redis, scene, ended) = stopped_amid(upset).await;
+    let (_servers, scene, ended) = stopped_amid(upset).await;
+    all_is_well(&scene, &ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_paused_in_a_stop_is_waited_for_while_there_is_time() {
+    let (_servers, scene, ended) = stopped_amid(&[("CLIENT", &["PAUSE", "1500", "ALL"])]).await;
     all_is_well(&scene, &ended).await;
 }
 
@@ -72,8 +78,8 @@ async fn connections_that_the_server_closes_in_a_stop_are_opened_again() {
 async fn a_server_that_is_full_in_a_stop_takes_back_what_it_holds_already() {
     let upset: &[(&str, &[&str])] =
         &[("CONFIG", &["SET", "maxmemory-policy", "noeviction"]), ("CONFIG", &["SET", "maxmemory", "1000"])];
-    let (redis, scene, ended) = stopped_amid(upset).await;
-    let mut connection = redis.connection().await;
+    let (servers, scene, ended) = stopped_amid(upset).await;
+    let mut connection = servers[0].connection().await;
     run(&mut connection, "CONFIG", &["SET", "maxmemory", "0"]).await;
     all_is_well(&scene, &ended).await;
 }

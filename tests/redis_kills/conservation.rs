@@ -54,7 +54,7 @@ async fn one_place(redis: &Redis, scene: &Scene, place: usize, until: Instant, k
             ended.exit.assert_code(0);
             ledger.interrupted += ended.count("interrupted");
             ledger.acked += ended.count("acked");
-            ledger.lost += ended.count("lost");
+            ledger.lost += ended.count("lost") + ended.count("gone");
         }
     }
     ledger
@@ -84,7 +84,11 @@ async fn conserved(kills: bool) {
     for running in rest {
         let ended = term(running).await;
         ended.exit.assert_code(0);
-        ledgers.push(Ledger { acked: ended.count("acked"), lost: ended.count("lost"), ..Ledger::default() });
+        ledgers.push(Ledger {
+            acked: ended.count("acked"),
+            lost: ended.count("lost") + ended.count("gone"),
+            ..Ledger::default()
+        });
     }
     let sum = |of: fn(&Ledger) -> u64| ledgers.iter().map(of).sum::<u64>();
     let (interrupted, held, lost) = (sum(|l| l.interrupted), sum(|l| l.held), sum(|l| l.lost));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use winddown::testing::process::Signal;
 
-use super::crew::{Scene, duty, kill, ms, term};
+use super::crew::{Scene, duty, kill, ms, term, told};
 use super::redis_server::Redis;
 
 /// What a slow machine may add.
@@ -50,7 +50,10 @@ async fn what_is_held_at_a_kill_during_a_stop_runs_elsewhere_within_a_second_aft
         }
         let counts = scene.counts().await;
         assert_eq!((counts.interruptions, counts.crashes), (2, 0));
-        assert!(scene.stamps().await.iter().all(|stamp| stamp.attempts == 0));
+        let stamps = scene.stamps().await;
+        assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
+        // What the queue counts, the job is told.
+        assert_eq!(told(&stamps), (counts.interruptions, counts.crashes));
         term(next).await.exit.assert_code(0);
     }
 }
@@ -88,7 +91,10 @@ async fn what_is_held_at_a_kill_out_of_nothing_runs_elsewhere_within_the_lease_a
         }
         let counts = scene.counts().await;
         assert_eq!((counts.interruptions, counts.crashes), (0, 2));
-        assert!(scene.stamps().await.iter().all(|stamp| stamp.attempts == 0));
+        let stamps = scene.stamps().await;
+        assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
+        // What the queue counts, the job is told.
+        assert_eq!(told(&stamps), (counts.interruptions, counts.crashes));
         term(next).await.exit.assert_code(0);
     }
 }

@@ -123,8 +123,16 @@ impl Scene {
         crew.ready_line("ready").patience(SOON)
     }
 
+    /// From a server that may just have been away.
     pub async fn counts(&self) -> Counts {
-        self.jobs.counts().await.unwrap()
+        let began = Instant::now();
+        loop {
+            match self.jobs.counts().await {
+                Ok(counts) => return counts,
+                Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
     }
 
     /// Until all is done but what is dead.
@@ -190,6 +198,13 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
     held
 }
 
+/// How many wait at the server for something to come.
+pub async fn waiting(connection: &mut MultiplexedConnection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("clients").query_async(connection).await.unwrap();
+    let blocked = info.lines().find_map(|line| line.strip_prefix("blocked_clients:")).unwrap();
+    blocked.trim().parse().unwrap()
+}
+
 /// Notes of a job that came after those of a later claim: two processes had it at once. Those of a process that was frozen for longer
 /// than its lease do not count.
 pub fn overlaps<'a>(stamps: &'a [Stamp], frozen: Option<u32>) -> Vec<&'a Stamp> {
@@ -217,6 +232,13 @@ pub fn told(stamps: &[Stamp]) -> (u64, u64) {
 pub fn is_frozen(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|stat| stat.starts_with('T'))
+}
+
+/// Stops a server from running, or lets it run on: what is connected stays so, and is not answered.
+pub fn freeze(server: &Redis, frozen: bool) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = if frozen { Signal::STOP } else { Signal::CONT };
+    kill_process(Pid::from_raw(server.pid() as i32).unwrap(), signal).unwrap();
 }
 
 /// Asks it to end, and waits.

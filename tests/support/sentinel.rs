@@ -3,8 +3,6 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-
 use super::redis_server::{Redis, free_port};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -24,6 +22,12 @@ impl Watched {
         let master = Redis::start_tcp(&["--repl-diskless-sync-delay", "0"]);
         let of = format!("127.0.0.1 {}", master.port());
         let replica = Redis::start_tcp(&["--replicaof", &of]);
+        // In step before the Sentinel first asks: it asks again only after 10 s.
+        let began = Instant::now();
+        while !is_linked(&replica).await {
+            assert!(began.elapsed() < SOON, "the replica is not in step");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let port = free_port();
         let file = replica.folder().join("sentinel.conf");
         let conf = format!(
@@ -38,8 +42,8 @@ impl Watched {
         let sentinel = command.spawn().expect("redis-sentinel, which `scripts/test` installs");
         let watched = Watched { master, replica, sentinel, port };
         let began = Instant::now();
-        while !watched.is_in_step().await {
-            assert!(began.elapsed() < SOON, "no replica in step: {}", watched.log());
+        while !watched.is_known().await {
+            assert!(began.elapsed() < SOON, "no replica is known: {}", watched.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         watched
@@ -58,18 +62,12 @@ impl Watched {
         assert_eq!(replicas, 1);
     }
 
-    async fn is_in_step(&self) -> bool {
-        let Some(mut sentinel) = self.sentinel().await else { return false };
+    async fn is_known(&self) -> bool {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
+        let Ok(mut sentinel) = client.get_multiplexed_async_connection().await else { return false };
         let known: redis::RedisResult<Vec<redis::Value>> =
             redis::cmd("SENTINEL").arg("replicas").arg("crew").query_async(&mut sentinel).await;
-        let mut replica = self.replica.connection().await;
-        let info: String = redis::cmd("INFO").arg("replication").query_async(&mut replica).await.unwrap();
-        known.is_ok_and(|known| known.len() == 1) && info.contains("master_link_status:up")
-    }
-
-    async fn sentinel(&self) -> Option<MultiplexedConnection> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
-        client.get_multiplexed_async_connection().await.ok()
+        known.is_ok_and(|known| known.len() == 1)
     }
 
     fn log(&self) -> String {
@@ -82,4 +80,10 @@ impl Drop for Watched {
         let _ = self.sentinel.kill();
         let _ = self.sentinel.wait();
     }
+}
+
+async fn is_linked(replica: &Redis) -> bool {
+    let mut connection = replica.connection().await;
+    let info: String = redis::cmd("INFO").arg("replication").query_async(&mut connection).await.unwrap();
+    info.contains("master_link_status:up")
 }

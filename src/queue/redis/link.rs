@@ -90,6 +90,17 @@ impl Link {
         }
     }
 
+    /// Has the server know scripts before they are first called: a stop may have no time for a second way there and back.
+    pub(super) async fn teach(&self, scripts: &[&Script]) {
+        let lessons = scripts.iter().map(async |script| {
+            let mut load = Cmd::new();
+            load.arg("SCRIPT").arg("LOAD").arg(script.code);
+            self.query(&load).await
+        });
+        // One that was not learned is called in full when it is needed.
+        drop(futures_util::future::join_all(lessons).await);
+    }
+
     /// Runs one command, which must not block at the server.
     pub(super) async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
         let mut used = None;

@@ -20,7 +20,7 @@ mod reply;
 mod scripts;
 mod wait;
 
-/// The layout that this version reads and writes.
+/// The layout that this version reads and writes; `place.lua` names it, too.
 const LAYOUT: u32 = 1;
 
 /// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
@@ -86,6 +86,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         let prefix = prefix(name)?;
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
+        server.link().teach(&[&scripts::BEGIN_DRAIN, &scripts::EXTEND, &scripts::REQUEUE]).await;
         let opened = now(server.link()).await.map_err(OpenError::Server)?;
         let shared = Shared {
             server,

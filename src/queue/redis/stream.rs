@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, RedisError, Value};
+use redis::{Cmd, FromRedisValue, RedisError};
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::answer::{is_entry_id, millis};
@@ -122,14 +122,20 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         let (stream, group) = (checked(name)?, checked(group)?);
         let own = format!("{{{stream}}}:group:{group}:");
         let link = Arc::clone(server.link());
-        layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
-        let waiter = Waiter::default();
-        let place = Place { link, stream, group, own, waiter, owners: Mutex::default() };
-        let found = place.make_group().await.map_err(OpenError::Server)?;
-        if found != "stream" {
-            let found = format!("it is a {found}, and should be a stream");
-            return Err(OpenError::Foreign { key: place.stream, found });
+        // Before anything is written.
+        let mut kind = Cmd::new();
+        kind.arg("TYPE").arg(&stream);
+        let found = link.query(&kind).await.and_then(|found| Ok(String::from_redis_value(found)?));
+        let found = found.map_err(OpenError::Server)?;
+        if found != "stream" && found != "none" {
+            return Err(OpenError::Foreign {
+                key: stream,
+                found: format!("it is a {found}, and should be a stream"),
+            });
         }
+        layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
+        let place = Place { link, stream, group, own, waiter: Waiter::default(), owners: Mutex::default() };
+        place.make_group().await.map_err(OpenError::Server)?;
         let place = Arc::new(place);
         Ok(Stream { place, max_crashes: MAX_CRASHES, gone_after: GONE_AFTER, item: PhantomData })
     }
@@ -253,7 +259,7 @@ impl Place {
         let answer = match self.link.call(script, call).await {
             // Flushed, or lost with a server that keeps nothing; the script has done nothing.
             Err(error) if error.code() == Some("NOGROUP") => match self.make_group().await {
-                Ok(_) => self.link.call(script, call).await,
+                Ok(()) => self.link.call(script, call).await,
                 Err(error) => Err(error),
             },
             answer => answer,
@@ -272,12 +278,11 @@ impl Place {
         self.owners().retain(|known, state| known != owner || state.unsure || state.under_way > 0);
     }
 
-    /// Makes the group where there is none; answers the type of what is in the stream's place.
-    async fn make_group(&self) -> Result<String, RedisError> {
+    /// Makes the group where there is none.
+    async fn make_group(&self) -> Result<(), RedisError> {
         let mut call = self.call(&GROUP);
         call.arg(format!("winddown {} {LAYOUT}", scripts::KIND));
-        let found: Value = self.link.call(&GROUP, &call).await?;
-        Ok(String::from_redis_value(found)?)
+        self.link.call(&GROUP, &call).await.map(drop)
     }
 }
 

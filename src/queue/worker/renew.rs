@@ -1,12 +1,14 @@
 //! Keeps the leases of what is in flight, and at a stop moves their ends to the kill.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
 use super::flight::Loss;
+use crate::Phase;
 use crate::queue::{Lease, Queue};
 
 /// How many leases one call renews.
@@ -25,7 +27,9 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
         over.cancelled().await;
         // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays.
         if told && !desk.flights.any_kept() {
-            take_the_mark_away(&desk).await;
+            // It only tidies up: a stop over a slow line is not to be called unclean because of it.
+            let left = desk.handle.deadline(Phase::Requeue).map_or(Duration::ZERO, |end| end.remaining());
+            drop(timeout(left / 2, take_the_mark_away(&desk)).await);
         }
     };
     let renewal = async {
@@ -82,7 +86,6 @@ async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) ->
     true
 }
 
-/// Only tidies up, so that it does not hold up the stop for long where the queue does not answer.
 async fn take_the_mark_away<Q: Queue>(desk: &Desk<Q>) {
     for failures in 0..END_DRAIN_TRIES {
         if desk.heard(desk.queue.end_drain(&desk.owner).await).is_some() {
@@ -115,7 +118,7 @@ async fn renew_all<Q: Queue>(desk: &Desk<Q>) -> bool {
 }
 
 /// How much of a lease is used: the rest is for the cut itself, so that it is over when somebody else may claim.
-pub(super) fn usable<Q>(desk: &Desk<Q>) -> std::time::Duration {
+pub(super) fn usable<Q>(desk: &Desk<Q>) -> Duration {
     let lease = desk.options.lease;
-    lease - (lease / 10).min(std::time::Duration::from_secs(1))
+    lease - (lease / 10).min(Duration::from_secs(1))
 }

@@ -6,6 +6,7 @@ if kill then kill = now + kill end
 local mark = call('HGET', p .. 'ending', owner)
 local earlier = mark and tonumber(string.match(mark, '^(%d+) '))
 if earlier then kill = math.min(kill or earlier, earlier) end
+name_layout()
 call('HSET', p .. 'ending', owner, (kill or '-') .. ' ' .. now)
 
 local holders = {}

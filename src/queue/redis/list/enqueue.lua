@@ -1,6 +1,7 @@
 -- ARGV: 'once' or '', then for each job: id, priority, delay, JSON. Says for each whether it is new.
 local once, now = ARGV[1] == 'once', millis()
 local last = tonumber(call('HGET', p .. 'state', 'seq') or '0') or 0
+if last == 0 then name_layout() end
 local seq, added, listed, told = last, {}, {}, false
 if once then call('ZREMRANGEBYSCORE', p .. 'once', '-inf', now - 604800000) end
 for i = 2, #ARGV, 4 do

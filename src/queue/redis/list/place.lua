@@ -4,6 +4,9 @@ local jobs, meta, leases, line = p .. 'jobs', p .. 'meta', p .. 'leases', p .. '
 local YOURS, ALREADY, LOST, GONE = 1, 2, 3, 4
 local MOST = 4294967295
 
+-- A server may have lost all that it had while its clients live on: who writes where there may be nothing says again what it is.
+local function name_layout() call('SET', p .. 'layout', 'winddown list 1', 'NX') end
+
 -- Tells one waiter; a token that is there already tells enough.
 local function wake()
   if call('LLEN', p .. 'wake') == 0 then call('LPUSH', p .. 'wake', '1') end

@@ -1,4 +1,5 @@
 -- ARGV: 'pause', 'resume', or nothing.
+name_layout()
 if ARGV[1] == 'pause' then
   call('HSET', p .. 'state', 'paused', '1')
   return 0

@@ -1,18 +1,14 @@
 #!lua flags=allow-oom
 -- Makes the group where there is none: all that is in the stream is then a job. KEYS: the stream, the prefix of the queue's own keys.
--- ARGV: group, the layout in words. Answers the type of what is in the stream's place.
-local found = redis.call('TYPE', KEYS[1]).ok
-if found ~= 'stream' and found ~= 'none' then
-  return found
-end
-if found == 'stream' then
+-- ARGV: group, the layout in words.
+if redis.call('EXISTS', KEYS[1]) == 1 then
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     if group[2] == ARGV[1] then
-      return found
+      return 0
     end
   end
 end
 redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
 -- Lost together with the group, as by `FLUSHALL`.
 redis.call('SET', KEYS[2] .. 'layout', ARGV[2])
-return 'stream'
+return 1

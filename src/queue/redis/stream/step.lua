@@ -7,6 +7,10 @@ local function ended(crashes)
   return 'its lease ran out ' .. crashes .. ' times without a word'
 end
 
+-- Where the group is gone this says so, before anything is written.
+if max > 0 then
+  call('XPENDING', STREAM, GROUP)
+end
 local states, ids, names = check(8, 3, 'G')
 local done, called = {}, {}
 for at, state in ipairs(states) do
@@ -22,7 +26,7 @@ if #done > 0 then
     call('XACK', STREAM, GROUP, ...)
   end)
   -- Other groups may have still to read it.
-  if #call('XINFO', 'GROUPS', STREAM) == 1 then
+  if call('EXISTS', STREAM) == 1 and #call('XINFO', 'GROUPS', STREAM) == 1 then
     each('XDEL', STREAM, done)
   end
   free(done)

@@ -29,8 +29,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How long one `CLIENT UNBLOCK` is given until the next: the first may come before the `XREAD` does.
 const UNBLOCK: Duration = Duration::from_millis(20);
 
-/// How often that is tried; then the connection is cut, which ends an `XREAD` as well.
-const UNBLOCK_TRIES: u32 = 50;
+/// How often that is tried, within a second; then the connection is cut, which ends an `XREAD` as well.
+const UNBLOCK_TRIES: u32 = 25;
 
 /// Who waits in the process, and the one task that waits for them.
 #[derive(Default)]
