@@ -88,6 +88,7 @@ use self::address::Address;
 use self::link::Link;
 
 mod address;
+mod calls;
 mod layout;
 mod link;
 mod list;

@@ -8,13 +8,12 @@ use std::time::Duration;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::calls::Calls;
 use self::wait::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
 use super::{OpenError, Server, layout, prefix};
 use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
-mod calls;
 mod port;
 mod reply;
 mod scripts;

@@ -6,10 +6,9 @@
 //! `winddown:dead`. What a stream does not keep is in keys that begin with `{NAME}:group:GROUP:`: epochs and ends of leases, counts,
 //! checkpoints, the names of jobs that [`Stream::enqueue`] added, reasons, totals.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisError};
@@ -18,9 +17,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use self::answer::{is_entry_id, millis};
 use self::scripts::{ENQUEUE, FIND, GROUP};
 use self::waiter::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
 use super::{OpenError, Server, layout};
-use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, Owner, QueueError, Standing};
+use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod answer;
 mod port;
@@ -90,17 +90,7 @@ struct Place {
     /// What its own keys begin with.
     own: String,
     waiter: Waiter,
-    owners: Mutex<HashMap<Owner, Known>>,
-}
-
-/// What is known of the claims of an owner, so that one whose answer was lost can be taken back.
-#[derive(Default)]
-struct Known {
-    last_epoch: u64,
-    /// Claims that are under way; none can be told from one whose answer was lost.
-    under_way: usize,
-    /// An answer was lost: at the server the owner may hold what it does not know of.
-    unsure: bool,
+    calls: Calls,
 }
 
 // === impl Stream ===
@@ -134,9 +124,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
             });
         }
         layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
-        let place = Place { link, stream, group, own, waiter: Waiter::default(), owners: Mutex::default() };
-        place.make_group().await.map_err(OpenError::Server)?;
-        let place = Arc::new(place);
+        let opened = make_group(&link, &stream, &own, &group).await.map_err(OpenError::Server)?;
+        let (waiter, calls) = (Waiter::default(), Calls::new(opened));
+        let place = Arc::new(Place { link, stream, group, own, waiter, calls });
         Ok(Stream { place, max_crashes: MAX_CRASHES, gone_after: GONE_AFTER, item: PhantomData })
     }
 
@@ -258,32 +248,24 @@ impl Place {
     ) -> Result<A, QueueError> {
         let answer = match self.link.call(script, call).await {
             // Flushed, or lost with a server that keeps nothing; the script has done nothing.
-            Err(error) if error.code() == Some("NOGROUP") => match self.make_group().await {
-                Ok(()) => self.link.call(script, call).await,
-                Err(error) => Err(error),
-            },
+            Err(error) if error.code() == Some("NOGROUP") => {
+                match make_group(&self.link, &self.stream, &self.own, &self.group).await {
+                    Ok(_) => self.link.call(script, call).await,
+                    Err(error) => Err(error),
+                }
+            }
             answer => answer,
         };
         let answer = answer.map_err(|error| QueueError::new(doing, error))?;
         A::from_redis_value(answer).map_err(|error| QueueError::new(doing, error))
     }
+}
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
-        // Nothing behind this lock is ever half-changed.
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
-    fn forget(&self, owner: &Owner) {
-        self.owners().retain(|known, state| known != owner || state.unsure || state.under_way > 0);
-    }
-
-    /// Makes the group where there is none.
-    async fn make_group(&self) -> Result<(), RedisError> {
-        let mut call = self.call(&GROUP);
-        call.arg(format!("winddown {} {LAYOUT}", scripts::KIND));
-        self.link.call(&GROUP, &call).await.map(drop)
-    }
+/// Makes the group where there is none; answers the server's clock in µs.
+async fn make_group(link: &Link, stream: &str, own: &str, group: &str) -> Result<u64, RedisError> {
+    let mut call = GROUP.on(&[stream, own]);
+    call.arg(group).arg(format!("winddown {} {LAYOUT}", scripts::KIND));
+    Ok(u64::from_redis_value(link.call(&GROUP, &call).await?)?)
 }
 
 fn checked(name: &str) -> Result<String, OpenError> {
