@@ -627,7 +627,6 @@ mod strict {
 #[cfg(all(feature = "redis", unix))]
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
-#[allow(dead_code)]
 mod server;
 
 #[cfg(all(feature = "redis", unix))]

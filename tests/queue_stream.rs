@@ -4,6 +4,8 @@
 
 #[path = "queue_stream/bench.rs"]
 mod bench;
+#[path = "queue_stream/meddling.rs"]
+mod meddling;
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
 mod redis_server;

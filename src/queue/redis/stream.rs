@@ -108,7 +108,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     /// Opens the queue on the stream `name` for the consumer group `group`; makes the stream and the group where there are none.
     ///
     /// For a new group all that is in the stream is to be done. A group that is there goes on where it was. One that is lost later, as by
-    /// `FLUSHALL` or `XGROUP DESTROY`, is made anew when it is missed, and is then a new group.
+    /// `FLUSHALL` or `XGROUP DESTROY`, is made anew when it is missed; what the queue's own keys know of an entry holds on.
     ///
     /// # Errors
     ///

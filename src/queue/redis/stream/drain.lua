@@ -1,6 +1,6 @@
--- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end"; to begin, time until the kill (empty: not
--- known), then which claims are lost (see `recover`).
-local owner = ARGV[2]
+-- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end", time until the kill (empty: not known), and
+-- to begin with which claims are lost (see `recover`). Answers the clock.
+local owner, kill_in = ARGV[2], tonumber(ARGV[4])
 local KEPT = 3600 * 1000
 if ARGV[3] == 'end' then
   call('HDEL', ENDING, owner)
@@ -8,14 +8,16 @@ if ARGV[3] == 'end' then
   drop_if_empty(owner)
   return 0
 end
-recover(owner, 5)
-local kill, kill_in = tonumber(call('HGET', ENDING, owner) or ''), tonumber(ARGV[4])
+local recovered = recover(owner, 5)
+local kill = tonumber(call('HGET', ENDING, owner) or '')
 if kill_in then
   kill = math.min(kill or now + kill_in, now + kill_in)
 end
 call('HSET', ENDING, owner, kill and whole(kill) or '-')
 call('ZADD', MARKS, whole((kill or now) + KEPT), owner)
-wake()
+if recovered then
+  wake()
+end
 if not kill then
   return now
 end
@@ -31,4 +33,5 @@ repeat
     call('ZADD', LEASES, 'XX', 'LT', ...)
   end)
 until #mine < 1000
+wake()
 return now

@@ -167,7 +167,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
         let under_way = self.place.calls.begin(owner).await;
         let mut call = self.place.call(&DRAIN);
         call.arg(owner.as_str()).arg("begin");
-        call.arg(kill_in.map(|kill_in| millis(kill_in).to_string()).unwrap_or_default());
+        match kill_in {
+            Some(kill_in) => call.arg(millis(kill_in)),
+            None => call.arg(""),
+        };
         Call::add_lost(Some(&under_way), &mut call);
         let now: u64 = self.place.ask("mark an owner as ending", &DRAIN, &call).await?;
         under_way.answered(0, now.saturating_mul(1000));

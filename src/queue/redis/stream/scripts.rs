@@ -33,11 +33,11 @@ macro_rules! script {
 pub(super) static GROUP: Script = Script::new(include_str!("group.lua"));
 pub(super) static ENQUEUE: Script =
     Script::new(concat!("#!lua\n", include_str!("base.lua"), include_str!("enqueue.lua")));
-pub(super) static STEP: Script = script!("recover.lua", "tidy.lua", "step.lua");
+pub(super) static STEP: Script = script!("tidy.lua", "step.lua");
 pub(super) static EXTEND: Script = script!("extend.lua");
 pub(super) static REQUEUE: Script = script!("requeue.lua");
 pub(super) static FAIL: Script = script!("fail.lua");
-pub(super) static DRAIN: Script = script!("recover.lua", "drain.lua");
+pub(super) static DRAIN: Script = script!("drain.lua");
 pub(super) static LOOK: Script = script!("tidy.lua", "look.lua");
 pub(super) static COUNTS: Script = script!("counts.lua");
 pub(super) static DEAD: Script = script!("dead.lua");
