@@ -163,7 +163,8 @@ impl Server {
     /// - `redis://[user:password@]host[:port][/db]`
     /// - `redis+unix:///path[?db=1&user=…&pass=…]`
     /// - `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]`: asks the Sentinels, one after the other, where the
-    ///   master is, each time a connection is opened. User and password are the master's. Each is given a second.
+    ///   master is, each time a connection is opened. User and password are the master's. Each is given a second, and the opening as a
+    ///   whole 4 s: more than three are of little use.
     ///
     /// ```
     /// use winddown::queue::redis::Server;

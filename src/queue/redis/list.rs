@@ -109,8 +109,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     /// Dropped half-way, the job may have been added or not; to repeat the call is safe while the job is not done. Where it may be
     /// done by then, see [`enqueue_once`](Self::enqueue_once).
     pub async fn enqueue(&self, job: &NewJob<T>) -> Result<Enqueued, QueueError> {
-        let added = self.add("", std::slice::from_ref(job)).await?;
-        Ok(added.first().copied().unwrap_or(Enqueued::Exists))
+        let mut added = self.add("", std::slice::from_ref(job)).await?;
+        added.pop().ok_or_else(|| QueueError::new("enqueue a job", "the server has not answered for it"))
     }
 
     /// Adds many jobs in their order; answers in that order, too.
