@@ -59,6 +59,9 @@ struct State {
 /// Somebody waits, until dropped.
 struct Listener<'a>(&'a watch::Sender<State>);
 
+/// The task is to end, and none to be started, until dropped: also where whoever stops is given up half-way.
+struct Stopping<'a>(&'a watch::Sender<State>);
+
 /// The task runs, until dropped, also by an abort or with its runtime.
 struct Running<'a>(&'a watch::Sender<State>);
 
@@ -147,6 +150,7 @@ impl Shared {
         if !ends {
             return;
         }
+        let stopping = Stopping(state);
         let end = Instant::now() + END;
         let mut changed = state.subscribe();
         loop {
@@ -171,8 +175,9 @@ impl Shared {
         let mut pass_on = false;
         state.send_modify(|state| {
             pass_on = state.hint || state.taken;
-            (state.hint, state.taken, state.stopping) = (false, false, false);
+            (state.hint, state.taken) = (false, false);
         });
+        drop(stopping);
         if pass_on {
             drop(timeout_at(end, self.put_back()).await);
         }
@@ -313,6 +318,14 @@ impl<'a> Listener<'a> {
 impl Drop for Listener<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|state| state.listeners -= 1);
+    }
+}
+
+// === impl Stopping ===
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|state| state.stopping = false);
     }
 }
 
