@@ -7,13 +7,20 @@ mod crowd;
 mod cut;
 #[path = "hostile_redis/dice.rs"]
 mod dice;
+#[path = "hostile_redis/line.rs"]
+mod line;
 #[path = "hostile_redis/model.rs"]
 mod model;
+#[path = "support/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 #[path = "hostile_redis/random.rs"]
 mod random;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
 mod server;
+#[path = "hostile_redis/trap.rs"]
+mod trap;
 
 use std::time::Duration;
 
