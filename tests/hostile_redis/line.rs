@@ -8,7 +8,7 @@ use redis::{Cmd, FromRedisValue};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use winddown::queue::redis::{List, Server, Stream};
-use winddown::queue::{self, Held, Leased, NewJob, Queue};
+use winddown::queue::{self, Held, JobState, Leased, NewJob, Queue};
 use winddown::{Budget, Cx, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
 use crate::proxy::Proxy;
@@ -174,4 +174,76 @@ async fn names_that_are_to_be_forgotten_are_forgotten_some_at_a_time() {
     // A script that forgets them all at once holds up everybody, and there may be millions.
     assert!(left[0] > 7000, "{left:?}");
     assert_eq!(left[5], 6, "{left:?}");
+}
+
+/// Else the server would be held up by one claim for seconds, its answer come too late, and the next claim be no better.
+#[tokio::test]
+async fn of_large_jobs_fewer_are_claimed_and_reclaimed_at_once_and_all_in_the_end() {
+    const LARGE: usize = 399_900;
+    let redis = Redis::start();
+    let jobs: Jobs = List::open(Server::at(&redis.url()).unwrap(), "large").await.unwrap();
+    let all: Vec<_> = (0..60).map(|n| NewJob::new(id(&format!("job {n:02}")), "x".repeat(LARGE))).collect();
+    for some in all.chunks(10) {
+        jobs.enqueue_all(some).await.unwrap();
+    }
+    let owner = "one".parse().unwrap();
+    let claims = async |most: usize| {
+        let mut claims = Vec::new();
+        while claims.iter().map(Vec::len).sum::<usize>() < 60 {
+            let claimed = jobs.claim(&owner, most, LEASE).await.unwrap();
+            assert!(!claimed.is_empty(), "{:?}", jobs.counts().await);
+            claims.push(claimed);
+        }
+        claims
+    };
+    let first = claims(1000).await;
+    assert_eq!(first.iter().map(Vec::len).collect::<Vec<_>>(), [20, 20, 20]);
+    let names: Vec<_> = first.iter().flatten().map(|job| job.lease.id.to_string()).collect();
+    assert_eq!(names, (0..60).map(|n| format!("job {n:02}")).collect::<Vec<_>>());
+    for token in run::<Vec<String>>(&redis, &["ZRANGE", "{large}:leases", "0", "-1"]).await {
+        let _: i64 = run(&redis, &["ZADD", "{large}:leases", "1", &token]).await;
+    }
+    // One claim of those that ran out at a time.
+    jobs.claim(&owner, 1, LEASE).await.unwrap();
+    assert_eq!(jobs.counts().await.unwrap().crashes, 20);
+    jobs.enqueue(&NewJob::new(id("more"), "x".into())).await.unwrap();
+    assert_eq!(claims(1000).await.iter().flatten().filter(|job| job.crashes == 1).count(), 59);
+}
+
+#[tokio::test]
+async fn to_count_large_jobs_reads_few_of_them() {
+    let redis = Redis::start();
+    let jobs: Jobs = List::open(Server::at(&redis.url()).unwrap(), "large").await.unwrap();
+    let all: Vec<_> =
+        (0..100).map(|n| NewJob::new(id(&format!("job {n}")), "x".repeat(200_000)).delay(LEASE)).collect();
+    for some in all.chunks(10) {
+        jobs.enqueue_all(some).await.unwrap();
+    }
+    let () = run(&redis, &["CONFIG", "RESETSTAT"]).await;
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.scheduled, counts.oldest.is_some()), (100, true));
+    let stats = run::<String>(&redis, &["INFO", "commandstats"]).await;
+    let reads = stats.lines().find(|line| line.starts_with("cmdstat_hmget:calls=2,"));
+    assert!(reads.is_some(), "one of them, and one for the totals: {stats}");
+}
+
+/// To look into every claim would hold up a server with very many of them.
+#[tokio::test]
+async fn to_find_a_job_looks_into_no_claim() {
+    let redis = Redis::start();
+    let jobs: Jobs = List::open(Server::at(&redis.url()).unwrap(), "find").await.unwrap();
+    let all: Vec<_> = (0..300).map(|n| NewJob::new(id(&format!("job {n}")), String::new())).collect();
+    jobs.enqueue_all(&all).await.unwrap();
+    for _ in 0..50 {
+        assert_eq!(jobs.claim(&"one".parse().unwrap(), 1, LEASE).await.unwrap().len(), 1);
+    }
+    let () = run(&redis, &["CONFIG", "RESETSTAT"]).await;
+    for (number, state) in
+        [(0, JobState::Active), (49, JobState::Active), (50, JobState::Pending), (299, JobState::Pending)]
+    {
+        let found = jobs.find(&id(&format!("job {number}"))).await.unwrap().unwrap();
+        assert_eq!(found.state, state, "{number}");
+    }
+    let stats = run::<String>(&redis, &["INFO", "commandstats"]).await;
+    assert!(!stats.contains("cmdstat_sismember"), "{stats}");
 }

@@ -12,7 +12,8 @@ use crate::model::{At, MAX_CRASHES, Model, Token};
 use crate::server::Redis;
 use crate::{Jobs, id};
 
-const OWNERS: usize = 3;
+/// One ends like another, and all have what means something in a pattern.
+const OWNERS: [&str; 3] = ["own[er]*?\\", "1:own[er]*?\\", "ü %d+ *"];
 const CALLS: u64 = 150;
 /// Time passes in steps of this. Whatever ends does so about half a step beside, and no two at once: how long the test itself takes
 /// does not matter.
@@ -66,11 +67,11 @@ impl Play {
             calls: 0,
         };
         play.teach().await;
-        for number in 0..OWNERS {
+        for number in 0..OWNERS.len() {
             let line = Cut::before(&play.redis.socket()).await;
             play.queues.push(open(&line.url()).await);
             play.lines.push(line);
-            play.owners.push(format!("owner:{number} ü").parse().unwrap());
+            play.owners.push(OWNERS[number].parse().unwrap());
         }
         play
     }
@@ -127,7 +128,7 @@ impl Play {
 
     async fn call(&mut self) {
         self.calls += 1;
-        let owner = self.dice.roll(OWNERS);
+        let owner = self.dice.roll(OWNERS.len());
         match self.dice.roll(100) {
             0..=17 => self.enqueue(owner).await,
             18..=47 => self.step(owner).await,
