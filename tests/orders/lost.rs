@@ -99,3 +99,26 @@ async fn an_order_whose_job_waits_runs_is_dead_or_elsewhere_is_not_taken_for_los
     let exit = service.running.wait().await;
     assert!(!exit.stderr.contains("has lost"), "{exit}");
 }
+
+#[tokio::test]
+async fn a_database_that_is_locked_for_long_uses_up_no_attempt_and_holds_up_no_stop() {
+    let mut place = Place::with_redis();
+    let service = place.start(["--grace", "30s", "--drain", "1s"]).await;
+    for number in 0..4 {
+        service.place(&format!("o{number}"), 2_000).await;
+    }
+    is_queued(&service).await;
+    service.until("o3", "working").await;
+    // For longer than the three attempts of an order would wait for the lock.
+    let lock = place.lock().await;
+    tokio::time::sleep(Duration::from_secs(22)).await;
+    let dead: u64 = ask(place.redis(), &["ZCARD", "{orders}:dead"]).await;
+    assert_eq!(dead, 0);
+    service.term().await.assert_within(Duration::from_secs(20));
+    drop(lock);
+    let service = place.start([]).await;
+    service.until_done(4).await;
+    service.term().await.assert_code(0);
+    place.assert_done_once(4).await;
+    assert_eq!(place.number("SELECT sum(attempts) FROM orders").await, 0);
+}
