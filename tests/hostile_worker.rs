@@ -42,3 +42,40 @@ async fn an_error_that_cannot_be_told_uses_an_attempt() {
     assert_eq!(ran.load(Ordering::SeqCst), 3);
     assert_eq!(jobs.counts().await.unwrap().dead, 1);
 }
+
+/// Panics when its future goes.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("it will not go");
+        }
+    }
+}
+
+/// Else it would come again at once and for ever, too.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_takes_too_long_and_panics_when_it_is_cut_uses_an_attempt() {
+    let jobs = Memory::new();
+    jobs.enqueue(NewJob::new("a".parse().unwrap(), 1_u32));
+    let mut shutdown = ShutdownCoordinator::new(Budget::given(10 * SECOND, "test"), signal::none()).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let runs = Arc::clone(&ran);
+    let handler = move |_: &Leased<u32>, _: &Cx| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        async {
+            let _bomb = Bomb;
+            std::future::pending::<()>().await;
+            Ok::<(), std::io::Error>(())
+        }
+    };
+    shutdown.add(queue::work("orders", jobs.clone(), handler).attempts(3).task_limit(SECOND));
+    let handle = shutdown.handle();
+    let running = tokio::spawn(shutdown.run());
+    tokio::time::sleep(60 * SECOND).await;
+    assert!(handle.trigger("test"));
+    assert_eq!(running.await.unwrap().code(), 0);
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((ran.load(Ordering::SeqCst), counts.dead, counts.interruptions), (3, 1, 0));
+}

@@ -117,6 +117,12 @@ impl Scene {
         Scene { jobs, url: redis.url(), stamps: None, connection: redis.connection().await }
     }
 
+    /// The same with the stamps on a server of their own.
+    pub async fn on_a_stream_apart(redis: &Redis, stamps: &Redis) -> Scene {
+        let connection = stamps.connection().await;
+        Scene { stamps: Some(stamps.url()), connection, ..Scene::on_a_stream(redis).await }
+    }
+
     /// Where the stamps are with a server of their own, which the crew's troubles do not reach.
     pub async fn apart(url: &str, stamps: &Redis) -> Scene {
         Scene::with(url, Some(stamps.url()), stamps).await

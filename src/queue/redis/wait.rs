@@ -75,6 +75,9 @@ struct State {
 /// Somebody waits, until dropped.
 struct Listener<'a>(&'a watch::Sender<State>);
 
+/// The task is to end, and none to be started, until dropped: also where whoever stops is given up half-way.
+struct Stopping<'a>(&'a watch::Sender<State>);
+
 /// The task runs, until dropped, also by an abort or with its runtime.
 struct Running<'a>(&'a watch::Sender<State>);
 
@@ -123,6 +126,7 @@ pub(super) async fn stop<S: Source>(source: &S) {
     if !ends {
         return;
     }
+    let stopping = Stopping(state);
     let end = Instant::now() + END;
     let mut changed = state.subscribe();
     loop {
@@ -148,8 +152,9 @@ pub(super) async fn stop<S: Source>(source: &S) {
     let mut pass_on = false;
     state.send_modify(|state| {
         pass_on = state.hint || state.taken;
-        (state.hint, state.taken, state.stopping) = (false, false, false);
+        (state.hint, state.taken) = (false, false);
     });
+    drop(stopping);
     if pass_on {
         drop(timeout_at(end, source.pass_on()).await);
     }
@@ -325,6 +330,14 @@ impl<'a> Listener<'a> {
 impl Drop for Listener<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|state| state.listeners -= 1);
+    }
+}
+
+// === impl Stopping ===
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|state| state.stopping = false);
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Desk<Q> {
     pub(super) flights: Flights,
     /// A claim is under way.
     pub(super) claiming: AtomicBool,
+    /// The last claim had no answer, and may have been done all the same.
+    pub(super) unanswered: AtomicBool,
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
     unreachable: AtomicBool,
@@ -47,6 +49,7 @@ impl<Q> Desk<Q> {
             handle,
             flights: Flights::new(),
             claiming: AtomicBool::new(false),
+            unanswered: AtomicBool::new(false),
             ending_waits: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
         }
@@ -54,7 +57,8 @@ impl<Q> Desk<Q> {
 
     /// Whether nothing is held. A claim that begins at this very moment is not seen; what it brings goes back untouched.
     pub(super) fn is_idle(&self) -> bool {
-        !self.claiming.load(Ordering::SeqCst) && self.flights.len() == 0
+        let claims = self.claiming.load(Ordering::SeqCst) || self.unanswered.load(Ordering::SeqCst);
+        !claims && self.flights.len() == 0
     }
 
     /// Keeps whether the queue answers, and tells of each change once.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,7 +64,16 @@ pin_project! {
     pub(super) struct WhileHeld<'a, F> {
         flight: &'a Flight,
         #[pin]
-        work: F,
+        work: Option<F>,
+    }
+
+    impl<F> PinnedDrop for WhileHeld<'_, F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut work = this.project().work;
+            // A handler that panics when it is cut is cut all the same: what is to become of its job was settled by why that was, and
+            // where the panic went on it would be handed back instead, and come again at once and for ever.
+            drop(catch_unwind(AssertUnwindSafe(|| work.set(None))));
+        }
     }
 }
 
@@ -177,7 +187,7 @@ impl Flight {
 
     /// Runs a handler until it is done, or until somebody else may have the job.
     pub(super) fn while_held<F: Future>(&self, work: F) -> WhileHeld<'_, F> {
-        WhileHeld { flight: self, work }
+        WhileHeld { flight: self, work: Some(work) }
     }
 }
 
@@ -205,7 +215,8 @@ impl<F: Future> Future for WhileHeld<'_, F> {
         if let Some(loss) = flight.lost().or_else(late) {
             return Poll::Ready(Err(loss));
         }
-        if let Poll::Ready(output) = this.work.poll(cx) {
+        // It is there until this is dropped.
+        if let Some(Poll::Ready(output)) = this.work.as_pin_mut().map(|work| work.poll(cx)) {
             return Poll::Ready(Ok(output));
         }
         flight.handler.register(cx.waker());

@@ -137,7 +137,12 @@ where
                 stepped.map(|stepped| (stepped.held, stepped.claimed))
             }
         };
-        let Some((held, claimed)) = desk.heard(answer) else {
+        let answer = desk.heard(answer);
+        if max > 0 {
+            // Of a queue that puts back what such a claim has brought, the next one does, or the mark at the stop.
+            desk.unanswered.store(answer.is_none(), Ordering::SeqCst);
+        }
+        let Some((held, claimed)) = answer else {
             desk.claiming.store(false, Ordering::SeqCst);
             desk.wait(failures).await;
             failures += 1;

@@ -1,6 +1,7 @@
 //! Keeps the leases of what is in flight, and at a stop moves their ends to the kill.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -18,18 +19,36 @@ const PARTS: u32 = 3;
 /// A renewal that failed is tried again after this part of the lease.
 const RETRY_PARTS: u32 = 15;
 const END_DRAIN_TRIES: u32 = 3;
+/// For how long, at the most, a stop is held up by a claim that has no answer, once all else is over.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// What becomes of the mark of an owner that is ending.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// There is none.
+    None,
+    /// It is taken away when all is settled.
+    Passes,
+    /// It keeps out a claim that the queue has not come to yet, and whose answer nobody waits for.
+    Stays,
+}
 
 /// Renews until the last job is settled. Handlers never do it themselves: one that is busy would let its own lease end.
 pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
     // Renewing goes on while the queue is told of the stop, which may take its time.
     let dead_man = async {
-        let told = tell_of_the_stop(&desk, &over).await;
+        let mut mark = tell_of_the_stop(&desk, &over).await;
         over.cancelled().await;
-        // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays.
-        if told && !desk.flights.any_kept() {
-            // It only tidies up: a stop over a slow line is not to be called unclean because of it.
-            let left = desk.handle.deadline(Phase::Requeue).map_or(Duration::ZERO, |end| end.remaining());
-            drop(timeout(left / 2, take_the_mark_away(&desk)).await);
+        // It only tidies up: a stop over a slow line is not to be called unclean because of it.
+        let left = desk.handle.deadline(Phase::Requeue).map_or(Duration::ZERO, |end| end.remaining()) / 2;
+        if desk.unanswered.load(Ordering::SeqCst) {
+            // What no answer tells of would be held by nobody, until the end of its lease counts as a crash.
+            mark = Mark::Stays;
+            drop(timeout(left.min(LAST_WORD), say_again(&desk)).await);
+        }
+        // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays, too.
+        if mark == Mark::Passes && !desk.flights.any_kept() {
+            drop(timeout(left, take_the_mark_away(&desk)).await);
         }
     };
     let renewal = async {
@@ -60,30 +79,54 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
     tokio::join!(dead_man, renewal, watch);
 }
 
-/// Marks the owner as ending, once the stop has begun; whether the queue may have been told.
-async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) -> bool {
+/// Marks the owner as ending, once the stop has begun, and says what is to become of the mark.
+async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) -> Mark {
     tokio::select! {
         biased;
-        () = over.cancelled() => return false,
+        () = over.cancelled() => return Mark::None,
         () = desk.handle.triggered() => {}
     }
     if desk.is_idle() {
-        return false;
+        return Mark::None;
     }
+    let mut mark = Mark::Passes;
     for failures in 0.. {
-        // Anew for each try: what is left until the kill has become less.
-        let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
-        if desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some() {
+        if desk.unanswered.load(Ordering::SeqCst) {
+            mark = Mark::Stays;
+        }
+        if begin_drain(desk).await {
             break;
         }
         tokio::select! {
             biased;
-            // All is settled: nothing is left that the mark would be for.
+            // All is settled: nothing is left that the mark would be for, but for a claim without an answer.
             () = over.cancelled() => break,
             () = desk.wait(failures) => {}
         }
     }
-    true
+    mark
+}
+
+/// Whether the queue has heard it.
+async fn begin_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
+    // Looked at before: a claim that fails while this is under way is not put back by it.
+    let unanswered = desk.unanswered.swap(false, Ordering::SeqCst);
+    // Anew for each try: what is left until the kill has become less.
+    let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
+    let heard = desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some();
+    if unanswered && !heard {
+        desk.unanswered.store(true, Ordering::SeqCst);
+    }
+    heard
+}
+
+async fn say_again<Q: Queue>(desk: &Desk<Q>) {
+    for failures in 0..END_DRAIN_TRIES {
+        if begin_drain(desk).await {
+            return;
+        }
+        desk.wait(failures).await;
+    }
 }
 
 async fn take_the_mark_away<Q: Queue>(desk: &Desk<Q>) {

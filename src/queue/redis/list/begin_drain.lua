@@ -9,19 +9,14 @@ if earlier then kill = math.min(kill or earlier, earlier) end
 name_layout()
 call('HSET', p .. 'ending', owner, (kill or '-') .. ' ' .. now)
 
-local holders = {}
-local all = call('ZRANGE', leases, 0, -1, 'WITHSCORES')
-for k = 1, #all, 2 do
-  local token = all[k]
-  local holder = string.match(token, '^%d+:(.*)$')
-  if holder then holders[holder] = true end
-  if holder == owner and kill and tonumber(all[k + 1]) > kill then call('ZADD', leases, kill, token) end
+for token, ends in pairs(claims_of(owner)) do
+  if kill and ends > kill then call('ZADD', leases, kill, token) end
 end
 -- Marks of owners that never said a last word: a process is gone for good within a week of its end.
 local marks = call('HGETALL', p .. 'ending')
 for k = 1, #marks, 2 do
   local since = tonumber(string.match(marks[k + 1], ' (%d+)$')) or 0
-  if since < now - 604800000 and not holders[marks[k]] then call('HDEL', p .. 'ending', marks[k]) end
+  if since < now - 604800000 and not next(claims_of(marks[k])) then call('HDEL', p .. 'ending', marks[k]) end
 end
 wake()
 return now

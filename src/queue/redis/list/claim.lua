@@ -1,14 +1,29 @@
 -- What a claim needs now and then; behind `place.lua`.
 
+-- All claims of an owner that are there, with the ends of their leases. Others' are not even handed to the script: there may be very many.
+local function claims_of(owner)
+  local found, cursor = {}, '0'
+  local match = '*:' .. string.gsub(owner, '[*?%[%]\\]', '\\%0')
+  repeat
+    local some = call('ZSCAN', leases, cursor, 'MATCH', match, 'COUNT', 100000)
+    cursor = some[1]
+    for k = 1, #some[2], 2 do
+      -- Of an owner whose name ends like this one's, there are others.
+      if string.match(some[2][k], '^%d+:(.*)$') == owner then found[some[2][k]] = tonumber(some[2][k + 1]) end
+    end
+  until cursor == '0'
+  return found
+end
+
 -- Puts back, untouched, what the owner claimed by calls whose answers were lost: later than ARGV[i] and none of the ARGV[i + 1] epochs that
 -- follow.
 local function recover(owner, i)
   local after, known = tonumber(ARGV[i]), {}
   if not after then return end
   for k = i + 2, i + 1 + ARGV[i + 1] do known[ARGV[k]] = true end
-  for _, token in ipairs(call('ZRANGE', leases, 0, -1)) do
-    local epoch, holder = string.match(token, '^(%d+):(.*)$')
-    if holder == owner and tonumber(epoch) > after and not known[epoch] then
+  for token in pairs(claims_of(owner)) do
+    local epoch = string.match(token, '^%d+')
+    if tonumber(epoch) > after and not known[epoch] then
       put_back(call('SMEMBERS', p .. 'h:' .. token))
       call('DEL', p .. 'h:' .. token)
       call('ZREM', leases, token)
@@ -18,7 +33,7 @@ end
 
 -- Leases that ran out, in bounded batches; a job that has crashed its holders too often is given up.
 local function reclaim(now, most, dead)
-  local reclaimed = 0
+  local reclaimed, bytes = 0, 0
   for _, token in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 16)) do
     local ids = call('SMEMBERS', p .. 'h:' .. token)
     local ended = call('HEXISTS', p .. 'ending', string.match(token, '^%d+:(.*)$') or '') == 1
@@ -42,7 +57,9 @@ local function reclaim(now, most, dead)
     call('ZREM', leases, token)
     if #ids > 0 then call('HINCRBY', p .. 'state', ended and 'interruptions' or 'crashes', #ids) end
     reclaimed = reclaimed + #ids
-    if reclaimed >= 1000 then break end
+    -- Each is read to be put back.
+    if #ids > 0 then bytes = bytes + #ids * call('HSTRLEN', jobs, ids[1]) end
+    if reclaimed >= 1000 or bytes > 4000000 then break end
   end
 end
 

@@ -1,4 +1,5 @@
--- How many there are, what happened, and when the oldest was enqueued: of what is claimed or waits for its time, the first 1000 of each are looked at.
+-- How many there are, what happened, and when the oldest was enqueued: of what is claimed or waits for its time, the first 1000 of each are
+-- looked at, or fewer where they are large, since a payload can only be read as a whole.
 local now = millis()
 local pending, placed = call('LLEN', p .. 'pending'), call('ZCARD', line)
 local scheduled, dead = call('ZCARD', p .. 'scheduled'), call('ZCARD', p .. 'dead')
@@ -7,11 +8,14 @@ local active = math.max(call('HLEN', jobs) - pending - placed - scheduled - dead
 
 local oldest = math.huge
 local function look(ids)
-  for from = 1, #ids, 1000 do
-    for _, value in ipairs(call('HMGET', jobs, unpack(ids, from, math.min(from + 999, #ids)))) do
+  local bytes = 0
+  for from = 1, #ids, 10 do
+    for _, value in ipairs(call('HMGET', jobs, unpack(ids, from, math.min(from + 9, #ids)))) do
       local at = tonumber(string.match(value or '', '^%d+ (%d+) ') or '')
       if at then oldest = math.min(oldest, at) end
+      bytes = bytes + #(value or '')
     end
+    if bytes > 1000000 then break end
   end
 end
 look(call('LRANGE', p .. 'pending', 0, 0))

@@ -3,7 +3,11 @@ local once, now = ARGV[1] == 'once', millis()
 local last = tonumber(call('HGET', p .. 'state', 'seq') or '0') or 0
 if last == 0 then name_layout() end
 local seq, added, listed, told = last, {}, {}, false
-if once then call('ZREMRANGEBYSCORE', p .. 'once', '-inf', now - 604800000) end
+if once then
+  -- More than one call can add, so that they do not pile up, and not all at once: after a pause there may be a million of them.
+  local old = call('ZRANGEBYSCORE', p .. 'once', '-inf', now - 604800000, 'LIMIT', 0, 2000)
+  if #old > 0 then call('ZREM', p .. 'once', unpack(old)) end
+end
 for i = 2, #ARGV, 4 do
   local id, priority, delay = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local new = not once or call('ZADD', p .. 'once', 'NX', now, id) == 1

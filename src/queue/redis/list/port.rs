@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{Cmd, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -110,9 +111,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
                 Err(misfit) => misfits.push(misfit),
             }
         }
-        for misfit in misfits {
-            self.bury(&misfit, owner, epoch).await;
-        }
+        // All at once: what was claimed beside them waits for this, under a lease that nobody renews yet.
+        join_all(misfits.iter().map(|misfit| self.bury(misfit, owner, epoch))).await;
         Ok(Stepped { held, claimed })
     }
 

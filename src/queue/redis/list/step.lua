@@ -66,6 +66,17 @@ if state[2] or rare and call('HEXISTS', p .. 'ending', owner) == 1 then
   return {held, 0, {}, {}, 0, now, {}, -1}
 end
 
+-- What is claimed is read as a whole: of large jobs fewer go at once, or all others would be held up, and the answer come too late. Those
+-- that stand first speak for all.
+if max > 16 then
+  local size = call('HSTRLEN', jobs, call('LINDEX', pending, 0) or '')
+  if rare then
+    size = math.max(size, call('HSTRLEN', jobs, string.sub(call('ZRANGE', line, 0, 0)[1] or '', 27)))
+    size = math.max(size, call('HSTRLEN', jobs, call('ZRANGE', p .. 'scheduled', 0, 0)[1] or ''))
+  end
+  if size * max > 8000000 then max = math.max(math.floor(8000000 / size), 16) end
+end
+
 local dead = {}
 if call('ZCOUNT', leases, '-inf', now) > 0 then
   shared().reclaim(now, tonumber(ARGV[4]), dead)
@@ -103,7 +114,7 @@ local wait = -1
 if call('EXISTS', pending, line) > 0 then
   wait = 0
   if call('LLEN', p .. 'wake') == 0 then call('LPUSH', p .. 'wake', '1') end
-elseif #ids < max then
+elseif #ids < tonumber(ARGV[2]) then
   wait = shared().next_due(now)
 end
 return {held, epoch, ids, values, metas, now, dead, wait}

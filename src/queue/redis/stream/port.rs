@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Cmd;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -63,6 +64,11 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         Ok((Stepped { held, claimed }, unreadable))
     }
 
+    /// All at once: what was claimed beside them waits for this, under a lease that nobody renews yet.
+    async fn bury_all(&self, unreadable: &[(Lease, String)]) {
+        join_all(unreadable.iter().map(|(lease, reason)| self.bury(lease, reason))).await;
+    }
+
     /// Sets aside what cannot be read.
     async fn bury(&self, lease: &Lease, reason: &str) {
         let (queue, job) = (&self.place.stream, &lease.id);
@@ -101,9 +107,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
         }
         for _ in 0..UNREADABLE_ROUNDS {
             let (stepped, unreadable) = self.step_once("claim jobs", &[], owner, max, lease).await?;
-            for (lease, reason) in &unreadable {
-                self.bury(lease, reason).await;
-            }
+            self.bury_all(&unreadable).await;
             if !stepped.claimed.is_empty() || unreadable.is_empty() {
                 return Ok(stepped.claimed);
             }
@@ -214,9 +218,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
         lease: Duration,
     ) -> Result<Stepped<T>, QueueError> {
         let (mut stepped, unreadable) = self.step_once("ack and claim jobs", done, owner, max, lease).await?;
-        for (lease, reason) in &unreadable {
-            self.bury(lease, reason).await;
-        }
+        self.bury_all(&unreadable).await;
         if stepped.claimed.is_empty() && !unreadable.is_empty() {
             // What was acked is acked: an error now would hide that, and the next claim meets it again.
             stepped.claimed = self.claim(owner, max, lease).await.unwrap_or_default();
