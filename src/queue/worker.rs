@@ -60,8 +60,8 @@ const ATTEMPTS: u32 = 3;
 /// Claims jobs from the queue, each under a lease, and runs the handler on them until the program stops.
 ///
 /// At most [`concurrency`](Work::concurrency) jobs are claimed at once, and nothing is claimed that does not run at once, unless
-/// there is a [`prefetch`](Work::prefetch). At the trigger no new claim begins; what comes of one that is under way goes back untouched. What runs may finish in the drain; what
-/// does not is cut and handed back with no attempt used, to where it stood.
+/// there is a [`prefetch`](Work::prefetch). At the trigger no new claim begins; what comes of one that is under way goes back
+/// untouched. What runs may finish in the drain; what does not is cut and handed back with no attempt used, to where it stood.
 ///
 /// - `Ok` from the handler: the job is acked.
 /// - An error, a panic or an [overrun](Work::task_limit): an attempt is used, and the job comes again after a
