@@ -3,8 +3,9 @@
 //! ```text
 //! crew --url URL --queue NAME [OPTION VALUE]...
 //!   --stamps URL|none        where runs are noted (the queue's own server), in keys of the queue's name and `crew:`
+//!   --group NAME             works on the stream of that name, in this group, rather than on the list
 //!   --owner NAME             who claims (a unique name)
-//!   --concurrency N (4)      --lease MS (3000)      --attempts N (3)
+//!   --concurrency N (4)      --prefetch N (0)       --lease MS (3000)      --attempts N (3)
 //!   --threads N              of the runtime; 0 for a single one (0)
 //!   --grace MS (5000)        the grace period, divided as usual; --drain, --requeue, --close, --margin MS set a part of it
 //!   --fail POINT:N:kill|stop   sends itself SIGKILL or SIGSTOP when it passes that point for the n-th time. Points are
@@ -19,8 +20,8 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use winddown::queue::redis::{List, Server};
-use winddown::queue::{self, Owner};
+use winddown::queue::redis::{List, Server, Stream};
+use winddown::queue::{self, Owner, Queue};
 use winddown::{BoxError, Budget, ShutdownCoordinator, signal};
 
 #[path = "crew/duty.rs"]
@@ -42,9 +43,11 @@ use stamps::Stamps;
 struct Options {
     url: String,
     queue: String,
+    group: Option<String>,
     stamps: Option<String>,
     owner: Option<String>,
     concurrency: usize,
+    prefetch: usize,
     lease: Duration,
     attempts: u32,
     threads: usize,
@@ -59,9 +62,11 @@ impl Options {
         let mut options = Options {
             url: String::new(),
             queue: String::new(),
+            group: None,
             stamps: None,
             owner: None,
             concurrency: 4,
+            prefetch: 0,
             lease: Duration::from_secs(3),
             attempts: 3,
             threads: 0,
@@ -75,9 +80,11 @@ impl Options {
             match name.as_str() {
                 "--url" => options.url = value,
                 "--queue" => options.queue = value,
+                "--group" => options.group = Some(value),
                 "--stamps" => options.stamps = Some(value),
                 "--owner" => options.owner = Some(value),
                 "--concurrency" => options.concurrency = value.parse()?,
+                "--prefetch" => options.prefetch = value.parse()?,
                 "--lease" => options.lease = ms()?,
                 "--attempts" => options.attempts = value.parse()?,
                 "--threads" => options.threads = value.parse()?,
@@ -112,14 +119,32 @@ fn main() -> Result<ExitCode, BoxError> {
 }
 
 async fn crew(options: Options) -> Result<ExitCode, BoxError> {
-    let mut shutdown = ShutdownCoordinator::new(options.budget, signal::terminate()?)?;
+    let shutdown = ShutdownCoordinator::new(options.budget.clone(), signal::terminate()?)?;
     let stamps = match options.stamps.as_deref() {
         Some("none") => None,
         Some(url) => Some(Stamps::open(url, &options.queue).await?),
         None => Some(Stamps::open(&options.url, &options.queue).await?),
     };
-    let list = List::<Duty>::open(Server::at(&options.url)?, &options.queue).await?;
-    let queue = Faulty::new(list, options.points.clone());
+    let server = Server::at(&options.url)?;
+    match &options.group {
+        Some(group) => {
+            let stream = Stream::<Duty>::open(server, &options.queue, group).await?;
+            work(shutdown, stream, stamps, options).await
+        }
+        None => {
+            let list = List::<Duty>::open(server, &options.queue).await?;
+            work(shutdown, list, stamps, options).await
+        }
+    }
+}
+
+async fn work<Q: Queue<Item = Duty>>(
+    mut shutdown: ShutdownCoordinator,
+    queue: Q,
+    stamps: Option<Stamps>,
+    options: Options,
+) -> Result<ExitCode, BoxError> {
+    let queue = Faulty::new(queue, options.points.clone());
     let ledger = queue.ledger();
     let owner = match &options.owner {
         Some(name) => Owner::from_str(name)?,
@@ -128,7 +153,8 @@ async fn crew(options: Options) -> Result<ExitCode, BoxError> {
     println!("ready {owner}");
     let crew = Crew { stamps, points: options.points };
     let work = queue::work("crew", queue, crew).owner(owner).concurrency(options.concurrency);
-    shutdown.add(work.lease(options.lease).attempts(options.attempts));
+    let work = work.prefetch(options.prefetch).lease(options.lease).attempts(options.attempts);
+    shutdown.add(work);
     let report = shutdown.run().await;
     println!("ledger {}", ledger.to_json());
     println!("report {}", report.to_json());

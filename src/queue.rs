@@ -13,8 +13,9 @@
 //!   process that had said that it was ending, was *interrupted*; one whose lease ran out otherwise has *crashed* its holder.
 //! - A lease that ran out is still its holder's to settle until it is *reclaimed*: by a claim of that job, or by any worker that
 //!   puts what ran out back into its place before somebody claims it.
-//! - Jobs are claimed by priority, then in the order in which they were first enqueued. A job handed back keeps its place in
-//!   that order, so it stands at the head again. Where more delays are over than one claim takes, those that ended first go first.
+//! - Jobs are claimed by priority (a stream of Redis has none), then in the order in which they were first enqueued. A job handed back
+//!   keeps its place in that order, so it stands at the head again. Where more delays are over than one claim takes, those that
+//!   ended first go first.
 
 use std::future::Future;
 use std::time::Duration;
@@ -47,8 +48,8 @@ pub const MAX_CRASHES: u32 = 5;
 /// # Cancel safety
 ///
 /// Only [`ready`](Queue::ready) may be dropped at any time. Any other call that is dropped half-way may still take effect at
-/// the queue; a [`claim`](Queue::claim) dropped so leaves its jobs held by nobody until their lease ends, and they then
-/// count a crash. Await them, or spawn them.
+/// the queue; a [`claim`](Queue::claim) dropped so may leave its jobs held by nobody until their lease ends, and they then
+/// count a crash. (The queues in Redis put them back with the next claim of that owner.) Await them, or spawn them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,7 +76,7 @@ pub trait Queue: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The queue could not be asked. Nothing is known then: what was claimed becomes free when its lease ends.
+    /// The queue could not be asked. Nothing is known then: what was claimed becomes free when its lease ends, if not sooner.
     fn claim(
         &self,
         owner: &Owner,
@@ -154,8 +155,8 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Hands back jobs that were not finished: no attempt is used, and they stand in their old place at once.
     ///
-    /// All or none of those still held are handed back; answers in the order given. Repeated, it says [`Held::Already`]
-    /// and counts nothing.
+    /// All or none of those still held are handed back, of up to a thousand; answers in the order given. Repeated, it says
+    /// [`Held::Already`] and counts nothing.
     ///
     /// # Errors
     ///

@@ -11,6 +11,8 @@ mod client;
 mod database;
 #[path = "orders/listen.rs"]
 mod listen;
+#[path = "orders/lost.rs"]
+mod lost;
 #[path = "orders/measure.rs"]
 mod measure;
 #[path = "orders/options.rs"]

@@ -1,4 +1,4 @@
-//! The example `own_redis_queue`, as a process that gets real signals: plain lists in which no job is lost, and none is left as taken.
+//! The example `own_redis_queue`, as a process that gets real signals: plain lists in which no job is lost, and none is left as taken but by a kill.
 #![cfg(all(unix, feature = "redis", feature = "test-util"))]
 
 #[path = "support/redis.rs"]
@@ -22,7 +22,7 @@ fn ms(ms: u64) -> Duration {
 fn worker(redis: &Redis, at_once: u32, length: u64, grace: &str) -> Process {
     Process::example("own_redis_queue")
         .env("WINDDOWN_GRACE", grace)
-        .args([redis.url(), at_once.to_string(), length.to_string()])
+        .args([redis.url(), "first".into(), at_once.to_string(), length.to_string()])
         .ready_line("ready")
 }
 
@@ -35,7 +35,7 @@ async fn list(connection: &mut MultiplexedConnection, name: &str) -> Vec<String>
 }
 
 async fn taken(connection: &mut MultiplexedConnection, count: usize) {
-    while list(connection, "jobs:taken").await.len() < count {
+    while list(connection, "jobs:taken:first").await.len() < count {
         sleep(ms(5)).await;
     }
 }
@@ -64,7 +64,7 @@ async fn what_runs_at_the_stop_is_finished_and_the_rest_stays_where_it_was() {
         // Jobs that run side by side may be done in another order.
         done.sort_by_key(|job| job.trim_start_matches("job ").parse::<u32>().unwrap());
         assert_eq!([done, left].concat(), all);
-        assert!(list(&mut connection, "jobs:taken").await.is_empty());
+        assert!(list(&mut connection, "jobs:taken:first").await.is_empty());
     }
 }
 
@@ -80,7 +80,7 @@ async fn what_does_not_finish_in_time_goes_back_to_the_head_in_its_order() {
         running.signal(Signal::Term);
         running.wait().await.assert_code(0);
         assert_eq!(list(&mut connection, "jobs").await, all);
-        assert!(list(&mut connection, "jobs:taken").await.is_empty());
+        assert!(list(&mut connection, "jobs:taken:first").await.is_empty());
         assert!(list(&mut connection, "jobs:done").await.is_empty());
     }
 }
@@ -105,7 +105,7 @@ async fn i15_a_job_pushed_at_the_moment_of_the_stop_is_done_or_still_queued() {
         running.wait().await.assert_code(0).assert_within(ms(4_000));
         let (done, left) = (list(&mut connection, "jobs:done").await, list(&mut connection, "jobs").await);
         assert_eq!([done.clone(), left.clone()].concat(), [name], "in round {round}");
-        assert!(list(&mut connection, "jobs:taken").await.is_empty());
+        assert!(list(&mut connection, "jobs:taken:first").await.is_empty());
         (ran, stayed) = (ran + done.len(), stayed + left.len());
         cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
     }
@@ -139,9 +139,31 @@ async fn i15_of_jobs_that_come_without_end_none_is_lost_at_the_stop_and_their_or
         over.store(true, Ordering::SeqCst);
         let all = pushing.await.unwrap();
         let (done, left) = (list(&mut connection, "jobs:done").await, list(&mut connection, "jobs").await);
-        assert_eq!(list(&mut connection, "jobs:taken").await, [""; 0], "in round {round}");
+        assert_eq!(list(&mut connection, "jobs:taken:first").await, [""; 0], "in round {round}");
         assert!(!left.is_empty());
         assert!([done, left].concat() == all, "in round {round} the order is another");
         cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_process_had_taken_is_put_back_by_the_next_of_its_name() {
+    for at_once in [1, 6] {
+        let redis = Redis::start();
+        let mut connection = redis.connection().await;
+        let all = jobs(12);
+        push(&mut connection, &all).await;
+        let running = worker(&redis, at_once, 3_600_000, "30s").start().await.unwrap();
+        taken(&mut connection, at_once as usize).await;
+        running.signal(Signal::Kill);
+        running.wait().await;
+        assert_eq!(list(&mut connection, "jobs:taken:first").await, all[..at_once as usize]);
+        let next = worker(&redis, 1, 0, "30s").start().await.unwrap();
+        while list(&mut connection, "jobs:done").await.len() < all.len() {
+            sleep(ms(5)).await;
+        }
+        assert_eq!(list(&mut connection, "jobs:done").await, all, "in the old order");
+        next.signal(Signal::Term);
+        next.wait().await.assert_code(0);
     }
 }

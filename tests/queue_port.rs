@@ -448,27 +448,35 @@ async fn a_waiter_is_woken_by_a_job_that_comes_and_by_one_that_is_handed_back(be
     claim_one(&bench, "one").await;
 }
 
+/// All promises on each queue, and on a stream those of the first list.
 macro_rules! promises {
-    ($($name:ident)*) => {
+    ([$($name:ident)*] [$($but_on_a_stream:ident)*]) => {
         mod on_memory {
-            $(#[tokio::test(start_paused = true)] async fn $name() { super::$name(super::memory::bench()).await })*
+            promises! { #[tokio::test(start_paused = true)] async memory: $($name)* $($but_on_a_stream)* }
         }
         mod on_strict {
-            $(#[tokio::test(start_paused = true)] async fn $name() { super::$name(super::strict::bench()).await })*
+            promises! { #[tokio::test(start_paused = true)] async strict: $($name)* $($but_on_a_stream)* }
         }
         #[cfg(all(feature = "redis", unix))]
         mod on_list {
-            $(#[tokio::test] async fn $name() { super::$name(super::list::bench().await).await })*
+            promises! { #[tokio::test] async list: $($name)* $($but_on_a_stream)* }
+        }
+        #[cfg(all(feature = "redis", unix))]
+        mod on_stream {
+            promises! { #[tokio::test] async stream: $($name)* }
         }
         #[cfg(feature = "sqlx-sqlite")]
         mod on_sqlite {
-            $(#[tokio::test] async fn $name() { super::$name(super::sqlite::bench().await).await })*
+            promises! { #[tokio::test] async sqlite: $($name)* $($but_on_a_stream)* }
         }
+    };
+    (#[$test:meta] async $queue:ident: $($name:ident)*) => {
+        $(#[$test] async fn $name() { super::$name(super::$queue::bench().await).await })*
     };
 }
 
 promises! {
-    jobs_are_claimed_by_priority_and_then_in_order_of_enqueuing
+    [
     a_job_is_held_by_one_owner_at_a_time
     an_enqueued_name_that_is_there_is_left_as_it_is
     a_job_that_is_acked_is_gone
@@ -493,57 +501,21 @@ promises! {
     leases_keep_their_length_where_the_kill_is_not_known
     an_owner_whose_mark_was_taken_away_goes_on
     totals_outlive_the_jobs
-    the_age_of_the_oldest_job_is_told
     one_step_acks_and_claims
     many_jobs_go_back_in_their_order
     a_waiter_is_woken_by_a_job_that_comes_and_by_one_that_is_handed_back
+    ]
+    // A stream has no priorities, and the age of a job is in the ID of its entry, which cannot be made older; see
+    // `tests/queue_stream.rs` for what is promised instead.
+    [
+    jobs_are_claimed_by_priority_and_then_in_order_of_enqueuing
+    the_age_of_the_oldest_job_is_told
+    ]
 }
 
 #[cfg(all(feature = "redis", unix))]
 #[path = "queue_port/stream.rs"]
 mod stream;
-
-#[cfg(all(feature = "redis", unix))]
-macro_rules! promises_on_a_stream {
-    ($($name:ident)*) => {
-        mod on_stream {
-            $(#[tokio::test] async fn $name() { super::$name(super::stream::bench().await).await })*
-        }
-    };
-}
-
-// All but two: a stream has no priorities, and the age of a job is in the ID of its entry, which cannot be made older; see
-// `tests/queue_stream.rs` for what is promised instead.
-#[cfg(all(feature = "redis", unix))]
-promises_on_a_stream! {
-    a_job_is_held_by_one_owner_at_a_time
-    an_enqueued_name_that_is_there_is_left_as_it_is
-    a_job_that_is_acked_is_gone
-    the_epoch_grows_with_every_claim_and_over_the_end_of_a_job
-    an_interrupted_job_keeps_attempts_payload_and_place
-    a_hand_back_may_be_repeated
-    a_job_that_nobody_had_begun_goes_back_without_counting
-    a_checkpoint_is_told_to_whoever_goes_on
-    a_holder_that_lost_its_lease_changes_no_byte
-    a_handed_back_job_is_not_its_last_holders_any_more
-    an_expired_lease_counts_a_crash_and_the_job_is_free_at_that_moment
-    an_expired_lease_is_still_its_holders_until_somebody_claims
-    an_extended_lease_ends_later
-    a_job_that_crashes_its_holders_too_often_is_given_up
-    a_failed_job_waits_for_its_delay
-    a_delayed_job_waits_from_when_it_was_enqueued
-    a_dead_letter_is_kept_listed_and_can_be_retried
-    an_ending_owner_claims_nothing_and_others_do
-    what_an_ending_owner_holds_is_free_at_the_kill_and_was_interrupted
-    a_second_drain_shortens_and_never_lengthens
-    a_lease_that_ends_before_the_kill_still_does
-    leases_keep_their_length_where_the_kill_is_not_known
-    an_owner_whose_mark_was_taken_away_goes_on
-    totals_outlive_the_jobs
-    one_step_acks_and_claims
-    many_jobs_go_back_in_their_order
-    a_waiter_is_woken_by_a_job_that_comes_and_by_one_that_is_handed_back
-}
 
 mod memory {
     use super::*;
@@ -551,7 +523,7 @@ mod memory {
 
     pub struct OnMemory(Memory<String>);
 
-    pub fn bench() -> OnMemory {
+    pub async fn bench() -> OnMemory {
         OnMemory(Memory::new())
     }
 
@@ -577,7 +549,7 @@ mod memory {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_is_woken_at_the_moment_a_lease_or_a_delay_ends() {
-        let bench = bench();
+        let bench = bench().await;
         let start = tokio::time::Instant::now();
         bench.enqueue(NewJob::new(id("a"), "a".into()).delay(Duration::from_millis(12_345))).await;
         bench.queue().ready().await;
@@ -599,7 +571,7 @@ mod strict {
     /// What is promised of one queue is promised of one among others.
     pub struct OnStrict(Strict<Memory<String>>);
 
-    pub fn bench() -> OnStrict {
+    pub async fn bench() -> OnStrict {
         OnStrict(Strict::new([Memory::new(), Memory::new(), Memory::new()]))
     }
 
@@ -627,7 +599,6 @@ mod strict {
 #[cfg(all(feature = "redis", unix))]
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
-#[allow(dead_code)]
 mod server;
 
 #[cfg(all(feature = "redis", unix))]

@@ -69,6 +69,10 @@ fn leases(claimed: &[Claimed<String>]) -> Vec<Lease> {
     claimed.iter().map(|job| job.lease.clone()).collect()
 }
 
+fn why(error: &dyn std::error::Error) -> String {
+    error.source().unwrap().to_string()
+}
+
 async fn run<T: FromRedisValue>(redis: &Redis, command: &[&str]) -> T {
     let mut connection = redis.connection().await;
     let mut sent = Cmd::new();
@@ -101,7 +105,7 @@ async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
     for name in ["", "a b", "{a}", "a:b", "ä", "a\n", &"n".repeat(65)] {
         let refused = Jobs::open(at(&redis), name).await.unwrap_err();
         assert!(matches!(refused, OpenError::BadName(_)), "{name:?}: {refused}");
-        let rule = "cannot name a queue: letters, digits, '.', '_' and '-', at least 1 and at most 64";
+        let rule = "cannot name a queue: letters, digits, '.', '_' and '-' (of a stream also ':'), at least 1 and at most 64";
         assert!(refused.to_string().ends_with(rule), "{refused}");
     }
     open(&redis, &format!("A.b_c-9{}", "n".repeat(57))).await;
@@ -119,6 +123,7 @@ fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
         ("redis+sentinel://:hunter2@host:x1/m", "no port of a sentinel"),
         ("redis+sentinel://:hunter2@host/m/x", "database number"),
         ("hunter2", "did not parse"),
+        ("rediss://:hunter2@host", "TLS is a feature of the crate redis"),
     ] {
         let refused = Server::at(url).unwrap_err().to_string();
         assert!(refused.contains(why) && !refused.contains("hunter2"), "{url}: {refused}");
@@ -164,6 +169,37 @@ async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
     let refused = Jobs::open(server, "a").await.unwrap_err();
     assert!(matches!(refused, OpenError::Server(_)), "{refused:?}");
     assert_eq!(refused.to_string(), "could not open the queue");
+    // Which one, too: the system's own words do not say that.
+    assert!(why(&refused).starts_with(&format!("{}: ", redis.socket().display())), "{}", why(&refused));
+    let watched = Server::at("redis+sentinel://:hunter2@127.0.0.1:1,127.0.0.1:2/orders").unwrap();
+    let refused = Jobs::open(watched, "a").await.unwrap_err();
+    let start = "master orders of the sentinels 127.0.0.1:1, 127.0.0.1:2: ";
+    assert!(why(&refused).starts_with(start), "{}", why(&refused));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named_with_the_time_it_had() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "a").await;
+    let () = run(&redis, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let error = jobs.enqueue(&job("a")).await.unwrap_err();
+    assert_eq!(why(&error), format!("{} did not answer within 5 s", redis.socket().display()));
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_is_told_what_it_lacks() {
+    let redis = Redis::start();
+    let () = run(&redis, &["ACL", "SETUSER", "w", "on", ">w", "~{a}:*", "+@all"]).await;
+    let () = run(&redis, &["ACL", "SETUSER", "v", "on", ">v", "~*", "+info"]).await;
+    for (login, lacks) in [
+        ("user=w&pass=w", "no permissions to access one of the keys"),
+        ("user=v&pass=v", "no permissions to run the 'evalsha' command"),
+        ("user=v&pass=wrong", "authentication failed"),
+    ] {
+        let server = Server::at(&format!("{}?{login}", redis.url())).unwrap();
+        let refused = Jobs::open(server, "b").await.unwrap_err();
+        assert!(why(&refused).contains(lacks), "{login}: {}", why(&refused));
+    }
 }
 
 #[tokio::test]
@@ -183,8 +219,7 @@ async fn a_server_is_found_by_the_sentinels_that_watch_it() {
     assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
     let unknown = Server::at(&watched.url().replace("/orders", "/others")).unwrap();
     let error = Jobs::open(unknown, "orders").await.unwrap_err();
-    let why = std::error::Error::source(&error).unwrap().to_string();
-    assert!(why.contains("does not know the master"), "{why}");
+    assert!(why(&error).contains("does not know the master"), "{}", why(&error));
 }
 
 #[tokio::test]
@@ -200,6 +235,11 @@ async fn settings_that_put_jobs_at_risk_are_named() {
     assert!(warnings[0].contains("since the last snapshot (save 60 1000)"), "{warnings:?}");
     let redis = Redis::start_with(&["--appendonly", "yes"]);
     assert!(open(&redis, "a").await.warnings().await.unwrap().is_empty());
+    // By the newer protocol, too, which has other words for a list of pairs.
+    let redis = Redis::start_with(&["--save", "", "--appendonly", "no"]);
+    let server = Server::at(&format!("{}?protocol=resp3", redis.url())).unwrap();
+    let warnings = Jobs::open(server, "a").await.unwrap().warnings().await.unwrap();
+    assert!(warnings[0].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
 }
 
 #[tokio::test]
@@ -475,6 +515,21 @@ async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
     jobs.begin_drain(&owner("one"), Some(secs(60))).await.unwrap();
     let claimed = claim(&jobs, "two", 9).await;
     assert_eq!((names(&claimed), claimed[0].interruptions), (vec!["a"], 0));
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_is_lost() {
+    let redis = Redis::start();
+    let cut = Cut::before(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    jobs.enqueue_all(&numbered(0..2)).await.unwrap();
+    let held = claim(&jobs, "one", 1).await;
+    jobs.begin_drain(&owner("one"), None).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    cut.lose_the_next_answer();
+    jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
+    assert_eq!(names(&claim(&jobs, "one", 9).await), ["job 00001"]);
+    assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
 }
 
 #[tokio::test]

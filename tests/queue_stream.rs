@@ -4,6 +4,8 @@
 
 #[path = "queue_stream/bench.rs"]
 mod bench;
+#[path = "queue_stream/meddling.rs"]
+mod meddling;
 #[allow(dead_code, reason = "each test file uses what it needs")]
 #[path = "support/redis.rs"]
 mod redis_server;
@@ -250,19 +252,49 @@ async fn a_claim_whose_answer_was_lost_is_taken_back_untouched_by_the_next() {
     let bench = bench().await;
     bench.fill(4).await;
     let known = bench.claim("one", 1).await;
-    bench.says::<()>("CLIENT PAUSE 300 WRITE").await;
-    tokio::time::timeout(ms(50), bench.claim("one", 2)).await.unwrap_err();
-    within(LONG, async {
-        while bench.consumers().await["one"] < 3 {
-            tokio::time::sleep(ms(10)).await;
-        }
-    })
-    .await;
+    lose_a_claim(&bench, "one", 2).await;
     let next = bench.claim("one", 9).await;
     assert_eq!(names(&next), ["job 0001", "job 0002", "job 0003"]);
     assert!(next.iter().all(|job| (job.interruptions, job.crashes) == (0, 0)));
     assert!(bench.claim("one", 9).await.is_empty(), "once");
     assert_eq!(bench.queue.ack(&leases(&known)).await.unwrap(), [Held::Yours]);
+}
+
+/// A claim whose answer is lost: it is done only when nobody waits for it any more.
+async fn lose_a_claim(bench: &Bench, who: &str, max: usize) {
+    let held = bench.consumers().await.get(who).copied().unwrap_or(0);
+    bench.says::<()>("CLIENT PAUSE 300 WRITE").await;
+    tokio::time::timeout(ms(50), bench.claim(who, max)).await.unwrap_err();
+    within(LONG, async {
+        while bench.consumers().await.get(who).copied().unwrap_or(0) == held {
+            tokio::time::sleep(ms(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
+    let bench = bench().await;
+    bench.fill(2).await;
+    let held = bench.claim("one", 1).await;
+    lose_a_claim(&bench, "one", 1).await;
+    bench.queue.begin_drain(&owner("one"), Some(LEASE)).await.unwrap();
+    let next = bench.claim("two", 9).await;
+    assert_eq!((names(&next), next[0].interruptions), (vec!["job 0001"], 0));
+    assert_eq!(bench.queue.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_is_lost() {
+    let bench = bench().await;
+    bench.fill(2).await;
+    let held = bench.claim("one", 1).await;
+    bench.queue.begin_drain(&owner("one"), None).await.unwrap();
+    bench.queue.end_drain(&owner("one")).await.unwrap();
+    lose_a_claim(&bench, "one", 1).await;
+    assert_eq!(names(&bench.claim("one", 9).await), ["job 0001"]);
+    assert_eq!(bench.queue.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
 }
 
 #[tokio::test]
@@ -445,6 +477,46 @@ async fn a_group_that_was_lost_is_made_anew() {
         assert_eq!(bench.queue.counts().await.unwrap().active, 0, "{lose}");
         open(&bench.redis).await;
     }
+}
+
+#[tokio::test]
+async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
+    let bench = bench().await;
+    let rights = "~jobs ~{jobs}:group:work:* -@all +@hash +@sortedset +@stream +@string +evalsha +eval +exists +type +time +info +client|id +client|unblock";
+    bench.says::<()>(&format!("ACL SETUSER worker on >secret {rights}")).await;
+    let server = Server::at(&format!("{}?user=worker&pass=secret", bench.redis.url())).unwrap();
+    Stream::<String>::open(server.clone(), "jobs", "others").await.unwrap_err();
+    let jobs = Stream::<String>::open(server, "jobs", "work").await.unwrap();
+    jobs.enqueue_all(&[NewJob::new(id("a"), "a".into()), NewJob::new(id("b"), "b".into()).delay(LEASE)])
+        .await
+        .unwrap();
+    bench.add("\"c\"").await;
+    let claim = async || jobs.claim(&owner("one"), 9, LEASE).await.unwrap();
+    within(LONG, jobs.ready()).await;
+    let held = claim().await;
+    assert_eq!(items(&held), ["a", "c"]);
+    let _ = jobs.requeue(&interrupted(&held[..1])).await.unwrap();
+    let _ = jobs.nack(&held[1].lease, Duration::ZERO, "no").await.unwrap();
+    let held = claim().await;
+    let _ = jobs.extend(&leases(&held), LEASE).await.unwrap();
+    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
+    assert_eq!(jobs.dead_letters(9).await.unwrap().len(), 1);
+    assert!(jobs.retry(&held[0].lease.id).await.unwrap());
+    let _ = jobs.ack(&leases(&held[1..])).await.unwrap();
+    jobs.find(&id("a")).await.unwrap();
+    jobs.counts().await.unwrap();
+    jobs.begin_drain(&owner("one"), Some(LEASE)).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    jobs.warnings().await.unwrap();
+    within(LONG, jobs.ready()).await;
+    // Lets go of what is pending, and waits at the server.
+    let _ = jobs.ack(&leases(&claim().await)).await.unwrap();
+    tokio::select! {
+        () = jobs.ready() => panic!("nothing came"),
+        () = bench.is_waiting() => {}
+    }
+    within(LONG, jobs.stop_waiting()).await;
+    assert_eq!(bench.blocked_clients().await, 0);
 }
 
 #[tokio::test]

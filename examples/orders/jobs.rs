@@ -73,6 +73,8 @@ pub fn work(shutdown: &mut ShutdownCoordinator, store: Store, options: &Options)
     match store.jobs.clone() {
         Jobs::Table(jobs) => worker(shutdown, jobs, store, options),
         Jobs::Redis(jobs, outbox) => {
+            let searched = Arc::clone(&outbox);
+            shutdown.add(background::repeat("search", move || Arc::clone(&searched).search()));
             let relay = background::repeat("outbox", move || Arc::clone(&outbox).relay());
             // A step waits by itself until there is something to do.
             let relay =

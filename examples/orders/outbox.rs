@@ -17,11 +17,11 @@
 //! over, since its process may be gone; from then on the row is nobody's, and whoever deletes it leaves the mark. The same is done
 //! with a process's own rows when a call of its failed, because that may still be under way.
 //!
-//! A job that Redis itself has lost, since it keeps nothing on disk or has failed over to a replica that had not heard of it, is not
-//! missed here: its order stays *accepted*. What it has lost of an end is made good: the job comes again, and its order is done.
+//! A job that Redis itself has lost is found by the [search](lost), and its order goes this way once more. What Redis has lost of an
+//! end is made good, too: the job comes again, and its order is done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection, SqlitePool};
@@ -33,6 +33,8 @@ use winddown::queue::{JobId, NewJob, Owner};
 use winddown::{BoxError, ShutdownHandle};
 
 use crate::order::Order;
+
+mod lost;
 
 /// How it is made, and what has to be readable in it. `relay` is whose the row is, or null for nobody's; `placed` in seconds.
 pub const TABLE: (&str, &str, &str) = (
@@ -64,6 +66,8 @@ pub struct Outbox {
     /// A call is under way, or has failed: what was asked for may still happen.
     in_doubt: AtomicBool,
     woken: Notify,
+    /// How far the search for lost jobs has come.
+    searched: AtomicI64,
 }
 
 // === impl Outbox ===
@@ -73,7 +77,8 @@ impl Outbox {
         let woken = Notify::new();
         // What an earlier process has left is looked at first.
         woken.notify_one();
-        Outbox { pool, jobs, shutdown, me: Owner::unique("relay"), in_doubt: AtomicBool::new(false), woken }
+        let (me, in_doubt, searched) = (Owner::unique("relay"), AtomicBool::new(false), AtomicI64::new(0));
+        Outbox { pool, jobs, shutdown, me, in_doubt, woken, searched }
     }
 
     /// Notes that an order is to be queued, in the transaction that stores it.

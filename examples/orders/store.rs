@@ -260,6 +260,19 @@ impl Store {
     }
 }
 
+/// Whether the database could not be asked, as while another program holds its lock; it has done nothing then.
+pub fn is_away(why: &BoxError) -> bool {
+    match why.downcast_ref::<sqlx::Error>() {
+        // The lower byte of a code is its kind: busy, locked.
+        Some(sqlx::Error::Database(error)) => {
+            let code = error.code().and_then(|code| code.parse::<u32>().ok());
+            code.is_some_and(|code| matches!(code & 0xff, 5 | 6))
+        }
+        Some(error) => matches!(error, sqlx::Error::PoolTimedOut),
+        None => false,
+    }
+}
+
 async fn steps_done(conn: &mut SqliteConnection, id: &str) -> Result<usize, BoxError> {
     let done: i64 = sqlx::query_scalar("SELECT count(*) FROM effects WHERE order_id = ?")
         .bind(id)

@@ -1,7 +1,7 @@
 //! Queues in Redis, which any number of processes may share.
 //!
-//! [`List`] is the queue to start from: it keeps all the rules of [`Queue`](super::Queue), and every move is one script, done as a
-//! whole or not at all.
+//! [`List`] is the queue to start from: it keeps all the rules of [`Queue`](super::Queue), and a move of up to a thousand jobs is one
+//! script, done as a whole or not at all. [`Stream`] is for where other programs write to a stream, or read from the same group.
 //!
 //! ```no_run
 //! use winddown::queue::redis::{List, Server};
@@ -33,28 +33,35 @@
 //! - `maxmemory-policy noeviction`. A server that is full then refuses new jobs, with an error; those that it has are still claimed,
 //!   renewed, acked and handed back. With a policy named `allkeys-…` it drops whole queues.
 //! - `appendonly yes`. With `appendfsync always` a job whose enqueuing was answered survives a loss of power; with `everysec` up to
-//!   a second of moves is undone by that. Each move is undone as a whole: the queue is as it was at some moment before.
+//!   about a second of moves is undone by that. Where only the server's process dies, nothing is undone with either.
 //!
 //! [`List::warnings`] names what is set otherwise.
 //!
 //! # What a failover can lose
 //!
 //! Redis sends its writes to replicas without waiting for them. A failover undoes the last moves, those of some milliseconds as a
-//! rule, and also such that were answered:
+//! rule, and also such that were answered. So does a start from a disk that is behind. Each move is undone as a whole, the last ones
+//! first: the queue is as it was at some moment before. Compared with what callers were told,
 //!
-//! - a job that was enqueued may be missing. One that was stored elsewhere first, with [`List::enqueue_once`] for the way from there
-//!   to here, is not: repeat the call. `min-replicas-to-write` in the server's configuration bounds how much can be undone.
+//! - a job that was enqueued may be missing, together with what [`List::enqueue_once`] remembered of it. Where the job is stored elsewhere
+//!   until then, repeat the call. `min-replicas-to-write` in the server's configuration bounds how much can be undone.
 //! - a job that was acked may be there again, and runs again.
-//! - a job that was claimed may be free again, and run elsewhere, while its first holder learns of that only by the next renewal, after a third of a lease:
-//!   for so long it may run twice at once. Epochs grow on over a failover as long as the clocks of the servers agree to within the time that it takes,
-//!   so a fenced effect lets only the later holder through.
-//! - an attempt, an interruption or a crash may be counted once too few.
+//! - a job that was claimed may be free again, and run elsewhere, while its first holder learns of that only by the next renewal, after a
+//!   third of a lease: for so long it may run twice at once. Epochs grow on over a failover as long as the clocks of the servers agree
+//!   to within the time that it takes, so a fenced effect lets only the later holder through.
+//! - a job that was handed back, or had failed, may be held again by whoever held it, until that lease ends; then it counts as crashed.
+//! - an attempt, an interruption or a crash may be counted once too few, and a queue that was paused or resumed may not be.
 //!
-//! Nothing else can happen, and nothing at all where no failover does: a server that is killed and started again has what is on its disk.
+//! Nothing is undone in any other way.
+//!
+//! # Clusters
+//!
+//! All keys of a queue are in one slot of a cluster: their braces see to that. Redirections are not followed, so the URL has to name the
+//! master that has the slot; any other one answers `MOVED`, which is an error.
 //!
 //! # Keys and users
 //!
-//! All keys begin with `{NAME}:`, in braces, so that a cluster keeps a queue in one place. Nothing expires by itself.
+//! This is what a [`List`] has; see there for a [`Stream`]. All keys begin with `{NAME}:`, braces included. Nothing expires by itself.
 //!
 //! | key | is | holds |
 //! | --- | --- | --- |
@@ -70,10 +77,10 @@
 //! | `dead`, `reasons` | sorted set, hash | dead letters, by when they were given up (ms), and why |
 //! | `once` | sorted set | names that [`List::enqueue_once`] remembers, by when (ms) |
 //! | `wake` | list | at most one token, for whoever waits |
-//! | `state` | hash | the last epoch and place in the order, totals, whether the queue is paused |
+//! | `state` | hash | the last epoch and place in the order, totals, whether the queue is paused, how far a search for lost leases has come |
 //!
-//! A lease is that of a claim, with all its jobs: renewing one of them renews all. When all jobs are done, `layout`, `state` and perhaps `wake`
-//! are left.
+//! A lease is that of a claim, with all its jobs: renewing one of them renews all. When all jobs are done, `layout`, `state` and perhaps
+//! `wake` are left; for a week also `once`, for names that were not forgotten, and `ending`, for owners that were killed in their stop.
 //!
 //! A user of the server needs, for a queue `orders`: `~{orders}:* -@all +@hash +@list +@set +@sortedset +@string +evalsha +eval +exists
 //! +type +del +scan +time +info +client|id +client|unblock`, and with Sentinels `+role`.
@@ -81,6 +88,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
 
@@ -88,17 +96,22 @@ use self::address::Address;
 use self::link::Link;
 
 mod address;
+mod calls;
 mod layout;
 mod link;
 mod list;
 mod stream;
+mod wait;
 mod warnings;
 
 pub use self::list::List;
 pub use self::stream::Stream;
 
-/// The longest name of a queue.
+/// The longest name of a queue, a stream or a group.
 const NAME_MAX: usize = 64;
+
+/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
+const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// Where a Redis is, and how it is reached; clones share the connection.
 ///
@@ -113,7 +126,7 @@ pub struct Server(Arc<Link>);
 pub enum OpenError {
     /// The URL is none of a Redis; says why, and never what it was, since there may be a password in it.
     BadUrl(String),
-    /// The name is not one of letters, digits, dots, dashes and underscores, at most 64.
+    /// The name is not one of letters, digits, dots, dashes and underscores (of a stream or a group also colons), 1 to 64 of them.
     BadName(String),
     /// A key of the queue is there, and is not a queue's.
     Foreign {
@@ -150,7 +163,8 @@ impl Server {
     /// - `redis://[user:password@]host[:port][/db]`
     /// - `redis+unix:///path[?db=1&user=…&pass=…]`
     /// - `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]`: asks the Sentinels, one after the other, where the
-    ///   master is, each time a connection is opened. User and password are the master's. Each is given a second.
+    ///   master is, each time a connection is opened. User and password are the master's. Each is given a second, and the opening as a
+    ///   whole 4 s: more than three are of little use.
     ///
     /// ```
     /// use winddown::queue::redis::Server;
@@ -174,13 +188,18 @@ impl Server {
     }
 }
 
-/// What all keys of a queue begin with: its name in braces, so that a cluster keeps them together.
-fn prefix(name: &str) -> Result<String, OpenError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+/// Refuses a name that has other characters than letters, digits and these, none at all, or too many.
+fn check_name(name: &str, others: &'static str) -> Result<(), OpenError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
         return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
     }
-    Ok(format!("{{{name}}}:"))
+    Ok(())
+}
+
+/// Milliseconds, rounded up: what is due after a moment is never due before it.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }
 
 // === impl OpenError ===
@@ -193,7 +212,7 @@ impl fmt::Display for OpenError {
             }
             OpenError::BadName(name) => write!(
                 f,
-                "{name:?} cannot name a queue: letters, digits, '.', '_' and '-', at least 1 and at most {NAME_MAX}"
+                "{name:?} cannot name a queue: letters, digits, '.', '_' and '-' (of a stream also ':'), at least 1 and at most {NAME_MAX}"
             ),
             OpenError::Foreign { key, found } => write!(f, "key {key} is not a queue's: {found}"),
             OpenError::Layout { key, found, needed } => {

@@ -23,7 +23,7 @@ fn body(id: &str, work_ms: u64) -> Value {
 }
 
 /// An order as one is stored by a process that died long ago.
-async fn store(place: &Place, id: &str) {
+pub async fn store(place: &Place, id: &str) {
     place
         .execute(&format!(
             "INSERT INTO orders (id, body) VALUES ('{id}', '{}');
@@ -34,13 +34,18 @@ async fn store(place: &Place, id: &str) {
 }
 
 /// The queue, as a relay sees it.
-async fn queue(place: &mut Place) -> List<Value> {
+pub async fn queue(place: &mut Place) -> List<Value> {
     let server = Server::at(&place.redis().url()).expect("a URL");
     List::open(server, "orders").await.expect("a queue")
 }
 
+/// The job of [`body`].
+pub fn job(id: &str) -> NewJob<Value> {
+    NewJob::new(id.parse().expect("a name"), body(id, 0))
+}
+
 /// A place whose tables are there.
-async fn prepared() -> Place {
+pub async fn prepared() -> Place {
     let place = Place::with_redis();
     place.start([]).await.term().await.assert_code(0);
     place
@@ -73,7 +78,6 @@ async fn an_order_that_was_stored_and_not_queued_is_queued_at_the_next_start() {
 async fn an_order_that_was_queued_and_whose_row_is_still_there_is_not_queued_again() {
     let mut place = prepared().await;
     let jobs = queue(&mut place).await;
-    let job = |id: &str| NewJob::new(id.parse().expect("a name"), body(id, 0));
     store(&place, "waiting").await;
     store(&place, "done").await;
     let both = [job("done"), job("waiting")];

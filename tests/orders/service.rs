@@ -116,6 +116,13 @@ impl Place {
         done.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
+    /// Holds the lock that a write needs, until it is dropped.
+    pub async fn lock(&self) -> SqliteConnection {
+        let mut connection = self.database().await;
+        sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut connection).await.expect("the lock");
+        connection
+    }
+
     /// Each of so many orders done, with each of its effects, once.
     pub async fn assert_done_once(&self, orders: i64) {
         assert_eq!(self.number("SELECT count(*) FROM orders WHERE done = 1").await, orders);

@@ -29,7 +29,7 @@ impl Watched {
             command.spawn().unwrap()
         };
         let master = start(Command::new("redis-server").args(["--save", "", "--port", &master.to_string()]));
-        let watch = start(Command::new("redis-sentinel").arg(&config));
+        let watch = start(Command::new("redis-server").arg(&config).arg("--sentinel"));
         Watched { sentinel, children: [master, watch], _folder: folder }
     }
 

@@ -76,6 +76,12 @@ impl Bench {
         self.says::<()>(&format!("ZADD {OWN}leases XX 1 {entry}")).await;
     }
 
+    /// Ends a delay now.
+    pub async fn expire_delay(&self, name: &str) {
+        let entry = self.entry(name).await;
+        self.says::<()>(&format!("ZADD {OWN}later XX 1 {entry}")).await;
+    }
+
     pub async fn entry(&self, name: &str) -> String {
         self.sends(&["HGET", &format!("{OWN}ids"), name]).await
     }

@@ -70,9 +70,9 @@ struct There {
 }
 
 /// `again_ms` is what a run takes of a job that was in its hands before.
-async fn go_to(point: &Point, how: &str, again_ms: u64) -> There {
+async fn go_to(point: &Point, on_a_stream: bool, how: &str, again_ms: u64) -> There {
     let redis = Redis::start();
-    let scene = Scene::on(&redis).await;
+    let scene = if on_a_stream { Scene::on_a_stream(&redis).await } else { Scene::on(&redis).await };
     let lease = LEASE_MS.to_string();
     let crew = |owner: &str| {
         scene.crew(owner).args(["--lease", &lease, "--concurrency", &AT_ONCE.to_string(), "--grace", "6000"])
@@ -106,9 +106,10 @@ async fn go_to(point: &Point, how: &str, again_ms: u64) -> There {
     There { redis, scene, running, pid, held, crashes }
 }
 
-async fn killed_at(point: &Point) {
+async fn killed_at(point: &Point, on_a_stream: bool) {
     let name = point.name;
-    let There { redis, scene, running, pid: _, held, mut crashes } = go_to(point, "kill", 10).await;
+    let There { redis, scene, running, pid: _, held, mut crashes } =
+        go_to(point, on_a_stream, "kill", 10).await;
     assert!(running.wait().await.was_killed());
     let next = scene.crew("next").args(["--lease", "900"]).start().await.unwrap();
     scene.until_done().await;
@@ -138,9 +139,10 @@ async fn killed_at(point: &Point) {
     drop(redis);
 }
 
-async fn frozen_at(point: &Point) {
+async fn frozen_at(point: &Point, on_a_stream: bool) {
     let name = point.name;
-    let There { redis, scene, running: frozen, pid, held, mut crashes } = go_to(point, "stop", 2_000).await;
+    let There { redis, scene, running: frozen, pid, held, mut crashes } =
+        go_to(point, on_a_stream, "stop", 2_000).await;
     let before = scene.effects().await;
     let next = scene.crew("next").args(["--lease", "2000", "--concurrency", "5"]).start().await.unwrap();
     // It has what the frozen one held, and all else.
@@ -187,18 +189,36 @@ async fn frozen_at(point: &Point) {
     drop(redis);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_may_die_between_any_two_steps() {
+async fn killed_at_each(on_a_stream: bool) {
     for point in &POINTS {
         eprintln!("killed at {}", point.name);
-        killed_at(point).await;
+        killed_at(point, on_a_stream).await;
+    }
+}
+
+async fn frozen_at_each(on_a_stream: bool) {
+    for point in &POINTS {
+        eprintln!("frozen at {}", point.name);
+        frozen_at(point, on_a_stream).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_may_die_between_any_two_steps() {
+    killed_at_each(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_froze_between_any_two_steps_has_lost_its_leases_and_changes_nothing() {
-    for point in &POINTS {
-        eprintln!("frozen at {}", point.name);
-        frozen_at(point).await;
-    }
+    frozen_at_each(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_stream_a_process_may_die_between_any_two_steps() {
+    killed_at_each(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_stream_a_process_that_froze_has_lost_its_leases_and_changes_nothing() {
+    frozen_at_each(true).await;
 }

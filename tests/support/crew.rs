@@ -1,12 +1,12 @@
 //! A queue with a crew of real processes, and what their stamps and ledgers say of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
-use winddown::queue::redis::{List, Server};
-use winddown::queue::{Counts, Enqueued, NewJob, Queue};
+use winddown::queue::redis::{List, Server, Stream};
+use winddown::queue::{Counts, Enqueued, NewJob, Queue, QueueError};
 use winddown::testing::process::{Exit, Process, Running, Signal};
 
 use super::redis_server::Redis;
@@ -14,12 +14,19 @@ use super::redis_server::Redis;
 /// Far more than anything here takes on a slow machine.
 pub const SOON: Duration = Duration::from_secs(120);
 pub const QUEUE: &str = "orders";
+const GROUP: &str = "crew";
 
 pub type Jobs = List<Value>;
 
+/// The two kinds of queues in Redis.
+pub enum Kind {
+    List(Jobs),
+    Stream(Stream<Value>),
+}
+
 /// A queue, and where its crew notes what it does.
 pub struct Scene {
-    pub jobs: Jobs,
+    pub jobs: Kind,
     url: String,
     stamps: Option<String>,
     connection: MultiplexedConnection,
@@ -70,6 +77,31 @@ pub fn duty(kind: &str, lengths: &[u64]) -> Value {
     json!({ "kind": kind, "ms": lengths })
 }
 
+// === impl Kind ===
+
+impl Kind {
+    pub async fn enqueue_all(&self, jobs: &[NewJob<Value>]) -> Result<Vec<Enqueued>, QueueError> {
+        match self {
+            Kind::List(list) => list.enqueue_all(jobs).await,
+            Kind::Stream(stream) => stream.enqueue_all(jobs).await,
+        }
+    }
+
+    pub async fn enqueue(&self, job: &NewJob<Value>) -> Result<Enqueued, QueueError> {
+        match self {
+            Kind::List(list) => list.enqueue(job).await,
+            Kind::Stream(stream) => stream.enqueue(job).await,
+        }
+    }
+
+    async fn counts(&self) -> Result<Counts, QueueError> {
+        match self {
+            Kind::List(list) => list.counts().await,
+            Kind::Stream(stream) => stream.counts().await,
+        }
+    }
+}
+
 // === impl Scene ===
 
 impl Scene {
@@ -78,13 +110,26 @@ impl Scene {
         Scene::with(&redis.url(), None, redis).await
     }
 
+    /// The same with a stream.
+    pub async fn on_a_stream(redis: &Redis) -> Scene {
+        let stream = Stream::open(Server::at(&redis.url()).unwrap(), QUEUE, GROUP).await.unwrap();
+        let jobs = Kind::Stream(stream);
+        Scene { jobs, url: redis.url(), stamps: None, connection: redis.connection().await }
+    }
+
+    /// The same with the stamps on a server of their own.
+    pub async fn on_a_stream_apart(redis: &Redis, stamps: &Redis) -> Scene {
+        let connection = stamps.connection().await;
+        Scene { stamps: Some(stamps.url()), connection, ..Scene::on_a_stream(redis).await }
+    }
+
     /// Where the stamps are with a server of their own, which the crew's troubles do not reach.
     pub async fn apart(url: &str, stamps: &Redis) -> Scene {
         Scene::with(url, Some(stamps.url()), stamps).await
     }
 
     async fn with(url: &str, stamps: Option<String>, noted_by: &Redis) -> Scene {
-        let jobs = Jobs::open(Server::at(url).unwrap(), QUEUE).await.unwrap();
+        let jobs = Kind::List(Jobs::open(Server::at(url).unwrap(), QUEUE).await.unwrap());
         Scene { jobs, url: url.to_owned(), stamps, connection: noted_by.connection().await }
     }
 
@@ -116,6 +161,10 @@ impl Scene {
     /// One that reaches the queue in another way.
     pub fn crew_at(&self, url: &str, owner: &str) -> Process {
         let crew = Process::example("crew").args(["--url", url, "--queue", QUEUE, "--owner", owner]);
+        let crew = match self.jobs {
+            Kind::List(_) => crew,
+            Kind::Stream(_) => crew.args(["--group", GROUP]),
+        };
         let crew = match &self.stamps {
             Some(url) => crew.args(["--stamps", url]),
             None => crew,
@@ -195,7 +244,24 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
         let ids: Vec<String> = redis::cmd("SMEMBERS").arg(key).query_async(&mut connection).await.unwrap();
         held.extend(ids);
     }
+    held.extend(held_of_the_stream(&mut connection, owner).await);
     held
+}
+
+/// The jobs whose entries have a lease, and whose holder it is.
+async fn held_of_the_stream(connection: &mut MultiplexedConnection, owner: &str) -> Vec<String> {
+    let own = |key: &str| format!("{{{QUEUE}}}:group:{GROUP}:{key}");
+    // In one moment: what is reclaimed meanwhile is held by another.
+    let mut all = redis::pipe();
+    all.atomic().cmd("ZRANGE").arg(own("leases")).arg(0).arg(-1);
+    all.cmd("HGETALL").arg(own("held")).cmd("HGETALL").arg(own("ids"));
+    type All = (HashSet<String>, HashMap<String, String>, HashMap<String, String>);
+    let (leased, holders, names): All = all.query_async(connection).await.unwrap();
+    let is_held = |entry: &String| {
+        leased.contains(entry)
+            && holders.get(entry).is_some_and(|holder| holder.ends_with(&format!(" {owner}")))
+    };
+    names.into_iter().filter(|(_, entry)| is_held(entry)).map(|(name, _)| name).collect()
 }
 
 /// How many wait at the server for something to come.
@@ -207,7 +273,7 @@ pub async fn waiting(connection: &mut MultiplexedConnection) -> u64 {
 
 /// Notes of a job that came after those of a later claim: two processes had it at once. Those of a process that was frozen for longer
 /// than its lease do not count.
-pub fn overlaps<'a>(stamps: &'a [Stamp], frozen: Option<u32>) -> Vec<&'a Stamp> {
+pub fn overlaps(stamps: &[Stamp], frozen: Option<u32>) -> Vec<&Stamp> {
     let mut latest = BTreeMap::new();
     let mut overlaps = Vec::new();
     for stamp in stamps {

@@ -32,20 +32,6 @@ impl Redis {
         Redis { child, args, folder }
     }
 
-    /// Starts a server that listens on a free port of this machine too, for what speaks of servers by address.
-    pub fn start_tcp(args: &[&str]) -> Redis {
-        let port = free_port().to_string();
-        let mut all = vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        all.extend(args);
-        Redis::start_with(&all)
-    }
-
-    /// The port of [`start_tcp`](Self::start_tcp).
-    pub fn port(&self) -> u16 {
-        let at = self.args.iter().position(|arg| arg == "--port").expect("a server with a port");
-        self.args[at + 1].parse().unwrap()
-    }
-
     /// Kills the server, as the loss of its machine would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -89,12 +75,6 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// One that nothing listens on at this moment.
-pub fn free_port() -> u16 {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    free.unwrap().port()
 }
 
 fn spawn(folder: &Path, args: &[String]) -> Child {

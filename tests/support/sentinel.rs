@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::redis_server::{Redis, free_port};
+use super::redis_server::Redis;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -19,9 +19,10 @@ pub struct Watched {
 impl Watched {
     /// All three, once the replica is in step and known to the Sentinel.
     pub async fn start() -> Watched {
-        let master = Redis::start_tcp(&["--repl-diskless-sync-delay", "0"]);
-        let of = format!("127.0.0.1 {}", master.port());
-        let replica = Redis::start_tcp(&["--replicaof", &of]);
+        let at = free_port();
+        let master = server(at, &["--repl-diskless-sync-delay", "0"]);
+        let of = format!("127.0.0.1 {at}");
+        let replica = server(free_port(), &["--replicaof", &of]);
         // In step before the Sentinel first asks: it asks again only after 10 s.
         let began = Instant::now();
         while !is_linked(&replica).await {
@@ -37,9 +38,10 @@ impl Watched {
         );
         std::fs::write(&file, conf).unwrap();
         let log = std::fs::File::create(replica.folder().join("sentinel.log")).unwrap();
-        let mut command = Command::new("redis-sentinel");
-        let command = command.arg(&file).stdin(Stdio::null()).stdout(log).stderr(Stdio::null());
-        let sentinel = command.spawn().expect("redis-sentinel, which `scripts/test` installs");
+        let mut command = Command::new("redis-server");
+        let command =
+            command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(log).stderr(Stdio::null());
+        let sentinel = command.spawn().expect("redis-server, which `scripts/test` installs");
         let watched = Watched { master, replica, sentinel, port };
         let began = Instant::now();
         while !watched.is_known().await {
@@ -86,4 +88,18 @@ async fn is_linked(replica: &Redis) -> bool {
     let mut connection = replica.connection().await;
     let info: String = redis::cmd("INFO").arg("replication").query_async(&mut connection).await.unwrap();
     info.contains("master_link_status:up")
+}
+
+/// One that listens on this port too, since a Sentinel speaks of servers by address.
+fn server(port: u16, args: &[&str]) -> Redis {
+    let port = port.to_string();
+    let mut all = vec!["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    all.extend(args);
+    Redis::start_with(&all)
+}
+
+/// One that nothing listens on at this moment.
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    free.unwrap().port()
 }

@@ -95,22 +95,31 @@ impl Case {
         }
     }
 
-    /// Ours is at `ours`, the peers behind it.
-    pub fn judge(self, targets: &mut Targets, ways: &[&dyn Way], seen: &[Seen], ours: usize) {
+    /// The first way is the loop, the next two are ours without and with jobs claimed ahead, and the others are the peers.
+    pub fn judge(self, targets: &mut Targets, ways: &[&dyn Way], seen: &[Seen]) {
         let Case { payload, backlog } = self;
-        for (n, least) in [1.0, 0.85, 1.0].into_iter().enumerate() {
+        for (ours, n, least) in [(1, 0, 1.0), (2, 0, 1.0), (1, 1, 0.85), (1, 2, 1.0)] {
             let ratio = seen[ours].ratio(&seen[0], n, Speed::a_second);
-            let what = format!("{payload} B, {backlog}: {} at once, of the loop's speed", AT_ONCE[n]);
+            let (name, at_once) = (ways[ours].name(), AT_ONCE[n]);
+            let what = format!("{payload} B, {backlog}: {name}, {at_once} at once, of the loop's speed");
             targets.at_least(&what, ratio, least);
         }
-        for peer in ours + 1..ways.len() {
+        for peer in 3..ways.len() {
             for n in [1, 2] {
-                let ratio = seen[ours].ratio(&seen[peer], n, Speed::a_second);
+                let ratio = seen[1].ratio(&seen[peer], n, Speed::a_second);
                 let what =
                     format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
                 targets.at_least(&what, ratio, 3.0);
             }
         }
+    }
+}
+
+/// What a job takes, of both processes, must not grow with what waits behind it.
+pub fn judge_flat(targets: &mut Targets, payload: usize, few: &Seen, many: &Seen) {
+    for (n, at_once) in AT_ONCE.into_iter().enumerate() {
+        let ratio = many.ratio(few, n, |speed| speed.by_worker() + speed.by_server());
+        targets.at_most(&format!("{payload} B, {at_once} at once: CPU a job by backlog"), ratio, 1.25);
     }
 }
 

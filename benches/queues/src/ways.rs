@@ -14,7 +14,7 @@ mod plain;
 mod sidekiq;
 
 pub use apalis::Apalis;
-pub use ours::{Ours, OursInMemory};
+pub use ours::Ours;
 pub use plain::{Batches, Loop};
 pub use sidekiq::Sidekiq;
 

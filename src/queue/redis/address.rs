@@ -41,7 +41,12 @@ impl Address {
             None => url.into_connection_info().map(Box::new).map(Address::Direct).map_err(|error| {
                 // The library's words for it: kind and all.
                 let text = error.to_string();
-                text.split(" - ").next().unwrap_or_default().to_lowercase()
+                match text.split(" - ").next().unwrap_or_default() {
+                    _ if url.starts_with("rediss") => {
+                        "TLS is a feature of the crate redis, and not turned on there".to_owned()
+                    }
+                    text => text.to_lowercase(),
+                }
             }),
         }
     }
@@ -81,11 +86,14 @@ impl Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Direct(info) => write!(f, "{}", info.addr()),
-            Address::Sentinels { at, master, .. } => write!(f, "{master} by {at:?}"),
+            Address::Sentinels { at, master, .. } => {
+                let at: Vec<String> = at.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+                write!(f, "master {master} of the sentinels {}", at.join(", "))
+            }
         }
     }
 }

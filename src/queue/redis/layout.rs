@@ -48,7 +48,7 @@ pub(super) async fn settle(
             }
         }
         _ => Err(OpenError::Server(
-            (ErrorKind::UnexpectedReturnType, "the script said what it never says").into(),
+            (ErrorKind::UnexpectedReturnType, "the script did not answer as it should").into(),
         )),
     }
 }

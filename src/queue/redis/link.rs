@@ -1,6 +1,7 @@
 //! The connections to a server: opened when something is asked, dropped when they fail.
 
 use std::fmt;
+use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErr
 use tokio::time::timeout;
 
 use super::address::Address;
+use crate::budget::Human;
 
 /// How long a call may take, the opening of the connection included. A stop that has less time does not wait for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -109,7 +111,7 @@ impl Link {
             used = Some(number);
             connection.send_packed_command(command).await.and_then(Value::extract_error)
         });
-        let answer = answer.await.unwrap_or_else(|_| Err(too_slow()));
+        let answer = answer.await.unwrap_or_else(|_| Err(self.too_slow(PATIENCE)));
         if let (Err(error), Some(number)) = (&answer, used) {
             if is_over(error) {
                 self.drop_connection(number);
@@ -119,17 +121,25 @@ impl Link {
     }
 
     /// Opens a connection of its own, for commands that block at the server. A call on it may take up to `patience`.
-    pub(super) async fn open(&self, patience: Duration) -> Result<MultiplexedConnection, RedisError> {
-        let opened = timeout(CONNECT, async {
+    pub(super) async fn open(&self, patience: Option<Duration>) -> Result<MultiplexedConnection, RedisError> {
+        let opened: Result<Result<_, RedisError>, _> = timeout(CONNECT, async {
             let client = Client::open(self.address.resolve().await?)?;
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(CONNECT))
-                .set_response_timeout(Some(patience));
+                .set_response_timeout(patience);
             let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
             self.address.check(&mut connection).await?;
             Ok(connection)
-        });
-        opened.await.unwrap_or_else(|_| Err(too_slow()))
+        })
+        .await;
+        match opened {
+            // The system's words alone do not say which server it was.
+            Ok(Err(error)) if error.kind() == ErrorKind::Io => {
+                Err(io::Error::other(format!("{}: {error}", self.address)).into())
+            }
+            Ok(opened) => opened,
+            Err(_) => Err(self.too_slow(CONNECT)),
+        }
     }
 
     async fn connection(&self) -> Result<(u64, MultiplexedConnection), RedisError> {
@@ -141,11 +151,17 @@ impl Link {
         if let Some(open) = self.line().open() {
             return Ok(open);
         }
-        let connection = self.open(PATIENCE).await?;
+        // Each call has a limit of its own.
+        let connection = self.open(None).await?;
         let mut line = self.line();
         line.number += 1;
         line.connection = Some(connection.clone());
         Ok((line.number, connection))
+    }
+
+    fn too_slow(&self, limit: Duration) -> RedisError {
+        let why = format!("{} did not answer within {}", self.address, Human(limit));
+        io::Error::new(io::ErrorKind::TimedOut, why).into()
     }
 
     fn drop_connection(&self, number: u64) {
@@ -163,7 +179,7 @@ impl Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Link").field("address", &format_args!("{}", self.address)).finish_non_exhaustive()
     }
 }
 
@@ -185,8 +201,4 @@ pub(super) fn is_over(error: &RedisError) -> bool {
             | ErrorKind::AuthenticationFailed
             | ErrorKind::Server(ReadOnly | BusyLoading | MasterDown | ClusterDown)
     ) || error.is_unrecoverable_error()
-}
-
-fn too_slow() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer in time").into()
 }

@@ -3,18 +3,16 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::calls::Calls;
-use self::wait::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
-use super::{OpenError, Server, layout, prefix};
+use super::wait::Waiter;
+use super::{OpenError, Server, check_name, layout, millis};
 use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
-mod calls;
 mod port;
 mod reply;
 mod scripts;
@@ -44,12 +42,13 @@ const WAKE: (&str, &str) = ("wake", "list");
 /// How many jobs one call is about, at most: a script holds up everybody else for as long as it runs.
 const BATCH: usize = 1000;
 
-/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
-const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
-
 /// A queue of `T`, stored as JSON, in a Redis; a clone is the same queue.
 ///
 /// The keys, what the server has to be told, and what a failover can lose are described [in the module](super).
+///
+/// A thousand jobs go in one call, and are settled all or none; where a call is given more, they go a thousand at a time, and after an
+/// error it is open how many had gone. A claim brings a thousand at most. For [`Counts::oldest`](crate::queue::Counts::oldest) a thousand
+/// of the claimed jobs and a thousand of those that wait for their time are looked at, those that are due first.
 ///
 /// Leases are those of claims: what was claimed together is renewed together. [`extend`](crate::queue::Queue::extend) of some jobs of a
 /// claim makes the lease of all of them longer, and never shorter. An answer that was lost costs no job anything: what such a
@@ -83,18 +82,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// May be dropped.
     pub async fn open(server: Server, name: &str) -> Result<List<T>, OpenError> {
-        let prefix = prefix(name)?;
+        check_name(name, "._-")?;
+        let prefix = format!("{{{name}}}:");
         let keys: Vec<_> = KEYS.into_iter().chain([WAKE]).collect();
         layout::settle(server.link(), &prefix, "list", LAYOUT, &keys).await?;
         server.link().teach(&[&scripts::BEGIN_DRAIN, &scripts::EXTEND, &scripts::REQUEUE]).await;
-        let opened = now(server.link()).await.map_err(OpenError::Server)?;
-        let shared = Shared {
-            server,
-            name: name.to_owned(),
-            waiter: Waiter::new(&prefix),
-            prefix,
-            calls: Calls::new(opened),
-        };
+        let calls = Calls::open(server.link()).await.map_err(OpenError::Server)?;
+        let shared = Shared { server, name: name.to_owned(), prefix, calls, waiter: Waiter::new() };
         Ok(List { shared: Arc::new(shared), max_crashes: MAX_CRASHES, item: PhantomData })
     }
 
@@ -115,8 +109,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     /// Dropped half-way, the job may have been added or not; to repeat the call is safe while the job is not done. Where it may be
     /// done by then, see [`enqueue_once`](Self::enqueue_once).
     pub async fn enqueue(&self, job: &NewJob<T>) -> Result<Enqueued, QueueError> {
-        let added = self.add("", std::slice::from_ref(job)).await?;
-        Ok(added.first().copied().unwrap_or(Enqueued::Exists))
+        let mut added = self.add("", std::slice::from_ref(job)).await?;
+        added.pop().ok_or_else(|| QueueError::new("enqueue a job", "the server has not answered for it"))
     }
 
     /// Adds many jobs in their order; answers in that order, too.
@@ -134,12 +128,16 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         self.add("", jobs).await
     }
 
-    /// Adds jobs once and for all: a name that was added so is remembered until [`forget_once`](Self::forget_once), so that a
-    /// repeated call adds nothing, also where the job is done by then.
+    /// Adds jobs, and remembers their names until [`forget_once`](Self::forget_once): for so long another such call adds no job of that
+    /// name, also where the first is done by then.
     ///
     /// For an outbox: read what is to be queued from your database, call this, delete it there, and then forget. Whatever fails
-    /// between two of these steps, the whole may be repeated, and each job is queued once. Names that nobody has told to forget are
-    /// forgotten after 7 days.
+    /// between two of these steps, the whole may be repeated, and for as long as the name is remembered the job is queued once.
+    ///
+    /// Once the name is forgotten and the job is done, a call that is late adds the job again: that of a second relay which read the same row
+    /// before it was deleted, or one that was dropped or has failed, and reaches the server after all. So forget a name only if no
+    /// other relay can have had its row in hand, and no call for it of your own is unanswered. Where that is not sure, forget
+    /// nothing: a name is forgotten by itself after 7 days, with the next call of this.
     ///
     /// # Errors
     ///
@@ -147,16 +145,20 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     ///
     /// # Cancel safety
     ///
-    /// May be dropped, and repeated.
+    /// May be dropped, and repeated; its names are then better not told to be forgotten.
     pub async fn enqueue_once(&self, jobs: &[NewJob<T>]) -> Result<Vec<Enqueued>, QueueError> {
         self.add("once", jobs).await
     }
 
-    /// Forgets names that [`enqueue_once`](Self::enqueue_once) has remembered.
+    /// Forgets names that [`enqueue_once`](Self::enqueue_once) has remembered; see there when that is right.
     ///
     /// # Errors
     ///
-    /// The server could not be asked.
+    /// The server could not be asked; some names may be forgotten.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped, and repeated.
     pub async fn forget_once(&self, ids: &[JobId]) -> Result<(), QueueError> {
         for ids in ids.chunks(BATCH) {
             let mut command = Cmd::new();
@@ -180,7 +182,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         found.and_then(reply::standing).map_err(|error| QueueError::new("look for a job", error))
     }
 
-    /// Keeps everybody from claiming, in all processes, until [`resume`](Self::resume); what is claimed is not disturbed.
+    /// Keeps everybody from claiming, in all processes, until [`resume`](Self::resume); what is claimed is not disturbed, and a lease
+    /// that runs out meanwhile is reclaimed after that.
     ///
     /// # Errors
     ///
@@ -279,15 +282,4 @@ impl Shared {
         args(&mut call);
         self.link().call(script, &call).await
     }
-}
-
-/// The server's clock in microseconds, as epochs are counted from.
-async fn now(link: &Link) -> Result<u64, RedisError> {
-    let (seconds, micros) = <(u64, u64)>::from_redis_value(link.query(Cmd::new().arg("TIME")).await?)?;
-    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
-}
-
-/// Milliseconds, rounded up: what is due after a moment is never due before it.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }

@@ -1,34 +1,25 @@
 //! A queue on a Redis stream, read by a consumer group.
-//!
-//! The stream may be filled by any program that can `XADD`; see [`Stream`] for what it has to write. An entry that was delivered
-//! is in the group's list of pending entries until it is done: with the consumer that bears its owner's name, or with one of three
-//! that park what nobody holds, `winddown:back` (free to be claimed), `winddown:later` (its delay is not over) and
-//! `winddown:dead`. What a stream does not keep is in keys that begin with `{NAME}:group:GROUP:`: epochs and ends of leases, counts,
-//! checkpoints, the names of jobs that [`Stream::enqueue`] added, reasons, totals.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 use serde::{Serialize, de::DeserializeOwned};
 
-use self::answer::{is_entry_id, millis};
+use self::answer::is_entry_id;
 use self::scripts::{ENQUEUE, FIND, GROUP};
-use self::waiter::Waiter;
+use super::calls::Calls;
 use super::link::{Link, Script};
-use super::{OpenError, Server, layout};
-use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, Owner, QueueError, Standing};
+use super::wait::Waiter;
+use super::{OpenError, Server, check_name, layout, millis};
+use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod answer;
 mod port;
 mod scripts;
-mod waiter;
-
-/// The longest name of a stream or a group.
-const NAME_MAX: usize = 64;
+mod wait;
 
 /// The layout of the keys.
 const LAYOUT: u32 = 1;
@@ -57,7 +48,25 @@ const GONE_AFTER: Duration = Duration::from_secs(300);
 ///   before: Redis drops what a consumer holds together with it.
 ///
 /// A stream has one order: [`NewJob::priority`] is not looked at, and each job is told to have priority 0. Use a stream for each
-/// priority where you need them. Of a Redis that evicts keys no queue can promise anything.
+/// priority where you need them, with [`Strict`](crate::queue::Strict).
+///
+/// An answer that was lost costs no job anything: what such a claim had brought goes back, untouched, with the next claim of that owner, or
+/// its [`begin_drain`](crate::queue::Queue::begin_drain). For that an [`Owner`](crate::queue::Owner) claims by one `Stream` and its
+/// clones. A claim brings a thousand jobs at most.
+///
+/// How many entries were never delivered is what Redis says, which gives no exact number after an entry in between was deleted or
+/// trimmed: [`Counts::pending`](crate::queue::Counts::pending) is an estimate then.
+///
+/// # Keys and users
+///
+/// What the server has to be told, and what a failover can lose, is [the same as for lists](super). Jobs are in the stream `NAME` and in
+/// the group's list of pending entries: with the consumer that bears the owner's name, or with one of three that park what nobody holds,
+/// `winddown:back` (free to be claimed), `winddown:later` (its delay is not over) and `winddown:dead`. What a stream does not keep
+/// is in keys that begin with `{NAME}:group:GROUP:`, braces included: `layout`, epochs and ends of leases, counts, checkpoints, the
+/// names that [`enqueue`](Self::enqueue) has given, reasons, totals.
+///
+/// A user of the server needs, for a stream `orders` and a group `work`: `~orders ~{orders}:group:work:* -@all +@hash +@sortedset
+/// +@stream +@string +evalsha +eval +exists +type +time +info +client|id +client|unblock`, and with Sentinels `+role`.
 ///
 /// ```no_run
 /// use winddown::queue::redis::{Server, Stream};
@@ -82,25 +91,15 @@ pub struct Stream<T> {
     item: PhantomData<fn() -> T>,
 }
 
-/// Where the queue is, and what is known of its owners here.
+/// Where the queue is, and what is known of it here.
 struct Place {
     link: Arc<Link>,
     stream: String,
     group: String,
     /// What its own keys begin with.
     own: String,
+    calls: Calls,
     waiter: Waiter,
-    owners: Mutex<HashMap<Owner, Known>>,
-}
-
-/// What is known of the claims of an owner, so that one whose answer was lost can be taken back.
-#[derive(Default)]
-struct Known {
-    last_epoch: u64,
-    /// Claims that are under way; none can be told from one whose answer was lost.
-    under_way: usize,
-    /// An answer was lost: at the server the owner may hold what it does not know of.
-    unsure: bool,
 }
 
 // === impl Stream ===
@@ -108,7 +107,8 @@ struct Known {
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     /// Opens the queue on the stream `name` for the consumer group `group`; makes the stream and the group where there are none.
     ///
-    /// For a new group all that is in the stream is to be done. A group that is there goes on where it was.
+    /// For a new group all that is in the stream is to be done. A group that is there goes on where it was. One that is lost later, as by
+    /// `FLUSHALL` or `XGROUP DESTROY`, is made anew when it is missed; what the queue's own keys know of an entry holds on.
     ///
     /// # Errors
     ///
@@ -119,7 +119,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     ///
     /// May be dropped, and repeated.
     pub async fn open(server: Server, name: &str, group: &str) -> Result<Stream<T>, OpenError> {
-        let (stream, group) = (checked(name)?, checked(group)?);
+        check_name(name, "._-:")?;
+        check_name(group, "._-:")?;
+        let (stream, group) = (name.to_owned(), group.to_owned());
         let own = format!("{{{stream}}}:group:{group}:");
         let link = Arc::clone(server.link());
         // Before anything is written.
@@ -134,7 +136,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
             });
         }
         layout::settle(&link, &own, scripts::KIND, LAYOUT, &scripts::KEYS).await?;
-        let place = Place { link, stream, group, own, waiter: Waiter::default(), owners: Mutex::default() };
+        let calls = Calls::open(&link).await.map_err(OpenError::Server)?;
+        let place = Place { link, stream, group, own, calls, waiter: Waiter::new() };
         place.make_group().await.map_err(OpenError::Server)?;
         let place = Arc::new(place);
         Ok(Stream { place, max_crashes: MAX_CRASHES, gone_after: GONE_AFTER, item: PhantomData })
@@ -172,7 +175,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
     ///
     /// # Errors
     ///
-    /// As [`enqueue`](Self::enqueue); none is added then whose item or name is wrong, nor any other.
+    /// As [`enqueue`](Self::enqueue); where an item or a name is wrong, none is added.
     ///
     /// # Cancel safety
     ///
@@ -207,7 +210,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         Ok(found.and_then(|(kind, past)| answer::standing(&kind, past.as_deref())))
     }
 
-    /// What of the server's settings puts jobs at risk, in words for who runs it: it may evict keys, or keeps nothing on disk.
+    /// What of the server's settings puts jobs at risk, each in one sentence: for the log, at the start.
+    ///
+    /// Jobs are at risk where the server may evict keys when it is full, and where it keeps nothing on disk.
     ///
     /// # Errors
     ///
@@ -268,28 +273,10 @@ impl Place {
         A::from_redis_value(answer).map_err(|error| QueueError::new(doing, error))
     }
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
-        // Nothing behind this lock is ever half-changed.
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
-    fn forget(&self, owner: &Owner) {
-        self.owners().retain(|known, state| known != owner || state.unsure || state.under_way > 0);
-    }
-
     /// Makes the group where there is none.
     async fn make_group(&self) -> Result<(), RedisError> {
         let mut call = self.call(&GROUP);
         call.arg(format!("winddown {} {LAYOUT}", scripts::KIND));
         self.link.call(&GROUP, &call).await.map(drop)
     }
-}
-
-fn checked(name: &str) -> Result<String, OpenError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
-        return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
-    }
-    Ok(name.to_owned())
 }

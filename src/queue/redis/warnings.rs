@@ -1,5 +1,7 @@
 //! What of a server's settings puts jobs at risk.
 
+use std::collections::HashMap;
+
 use redis::{Cmd, FromRedisValue, RedisError};
 
 use super::link::Link;
@@ -23,13 +25,14 @@ pub(super) async fn warnings(link: &Link) -> Result<Vec<String>, RedisError> {
         config.arg("CONFIG").arg("GET").arg("save");
         // Managed servers keep their settings to themselves.
         let save = link.query(&config).await.ok();
-        let save = save.and_then(|save| Vec::<String>::from_redis_value(save).ok());
-        warnings.extend(match save.as_deref() {
-            Some([_, save]) if save.is_empty() => Some(
+        // A list, or with RESP3 a map.
+        let save = save.and_then(|save| HashMap::<String, String>::from_redis_value(save).ok());
+        warnings.extend(match save.as_ref().and_then(|settings| settings.get("save")) {
+            Some(save) if save.is_empty() => Some(
                 "appendonly is no and save is empty: all jobs are lost when the server ends; set appendonly to yes"
                     .to_owned(),
             ),
-            Some([_, save]) => Some(format!(
+            Some(save) => Some(format!(
                 "appendonly is no: what was enqueued since the last snapshot (save {save}) is lost when the server ends; set it to yes"
             )),
             _ => None,

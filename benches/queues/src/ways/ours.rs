@@ -4,22 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use winddown::queue::memory::Memory;
 use winddown::queue::redis::{List, Server};
-use winddown::queue::{self, Handler, Leased, NewJob, Queue};
+use winddown::queue::{self, Handler, Leased, NewJob};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
 use super::{Doing, Job, Opening, Sender, Way};
 use crate::measure::{Load, Tally};
 
 /// The list of `winddown::queue::redis`.
-pub struct Ours;
+pub struct Ours {
+    pub name: &'static str,
+    /// How many jobs it claims ahead.
+    pub prefetch: usize,
+}
 
-/// The worker alone: what it takes without any server.
-#[derive(Default)]
-pub struct OursInMemory(std::sync::Mutex<Option<Memory<Load>>>);
-
-struct Enqueuing<Q>(Q);
+struct Enqueuing(List<Load>);
 
 struct Count(Arc<Tally>);
 
@@ -34,10 +33,11 @@ impl Handler<Load> for Count {
     }
 }
 
-async fn work<Q: Queue<Item = Load>>(queue: Q, job: Job, stop: oneshot::Receiver<()>) {
+async fn work(queue: List<Load>, job: Job, prefetch: usize, stop: oneshot::Receiver<()>) {
     let budget = Budget::given(Duration::from_secs(30), "bench");
     let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).expect("it fits");
-    shutdown.add(queue::work("bench", queue, Count(job.tally)).concurrency(job.at_once));
+    let worker = queue::work("bench", queue, Count(job.tally));
+    shutdown.add(worker.concurrency(job.at_once).prefetch(prefetch));
     let handle = shutdown.handle();
     let stopped = async {
         let _ = stop.await;
@@ -56,7 +56,7 @@ async fn open(url: &str) -> List<Load> {
 
 impl Way for Ours {
     fn name(&self) -> &'static str {
-        "winddown"
+        self.name
     }
 
     fn sender<'a>(&'a self, url: &'a str) -> Opening<'a> {
@@ -64,47 +64,17 @@ impl Way for Ours {
     }
 
     fn work(&self, job: Job, stop: oneshot::Receiver<()>) -> Doing<'static> {
-        Box::pin(async move { work(open(&job.url).await, job, stop).await })
+        let prefetch = self.prefetch;
+        Box::pin(async move { work(open(&job.url).await, job, prefetch, stop).await })
     }
 }
 
-impl Sender for Enqueuing<List<Load>> {
+impl Sender for Enqueuing {
     fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
         Box::pin(async move {
             let jobs: Vec<_> = loads.into_iter().map(new).collect();
             self.0.enqueue_all(&jobs).await.expect("it answers");
         })
-    }
-}
-
-// === impl OursInMemory ===
-
-impl OursInMemory {
-    fn queue(&self) -> Memory<Load> {
-        self.0.lock().expect("no panics").get_or_insert_with(Memory::new).clone()
-    }
-}
-
-impl Way for OursInMemory {
-    fn name(&self) -> &'static str {
-        "winddown, in memory"
-    }
-
-    fn sender<'a>(&'a self, _: &'a str) -> Opening<'a> {
-        Box::pin(async move { Box::new(Enqueuing(self.queue())) as Box<dyn Sender> })
-    }
-
-    fn work(&self, job: Job, stop: oneshot::Receiver<()>) -> Doing<'static> {
-        let queue = self.0.lock().expect("no panics").take().unwrap_or_default();
-        Box::pin(work(queue, job, stop))
-    }
-}
-
-// === impl Enqueuing ===
-
-impl Sender for Enqueuing<Memory<Load>> {
-    fn send(&mut self, loads: Vec<Load>) -> Doing<'_> {
-        Box::pin(async move { loads.into_iter().map(new).for_each(|job| _ = self.0.enqueue(job)) })
     }
 }
 

@@ -7,7 +7,10 @@ use redis::{Cmd, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::reply::{self, Misfit, Parts};
-use super::{BATCH, List, millis, scripts};
+use super::{BATCH, List, scripts};
+use crate::catch::with_sources;
+use crate::queue::redis::calls::Call;
+use crate::queue::redis::{millis, wait};
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };
@@ -72,12 +75,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         };
         let answer = self.shared.run(&scripts::STEP, |call| {
             call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes);
-            match &under_way {
-                Some(under_way) => under_way.add_lost(call),
-                None => {
-                    call.arg("").arg(0);
-                }
-            }
+            Call::add_lost(under_way.as_ref(), call);
             add_groups(call, &groups, &leases)
         });
         let mut answer = Parts::of(answer.await?)?;
@@ -131,7 +129,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
             }
             // It is claimed and nobody renews it: whoever reclaims it after its lease tries again.
             Err(error) => {
-                tracing::error!(target: "winddown", queue = self.shared.name, job = %id, reason, %error, "job.unreadable");
+                let error = with_sources(&error);
+                tracing::error!(target: "winddown", queue = self.shared.name, job = %id, reason, error, "job.unreadable");
             }
         }
     }
@@ -194,11 +193,11 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
     }
 
     async fn ready(&self) {
-        self.shared.ready().await;
+        wait::ready(&self.shared).await;
     }
 
     async fn stop_waiting(&self) {
-        self.shared.stop_waiting().await;
+        wait::stop(&self.shared).await;
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Held>, QueueError> {
@@ -246,7 +245,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
                 Some(kill_in) => call.arg(millis(kill_in)),
                 None => call.arg("-"),
             };
-            under_way.add_lost(call);
+            Call::add_lost(Some(&under_way), call);
             call
         });
         let now = marked.await.and_then(|now| reply::number(&now));
@@ -259,7 +258,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
         let mut command = Cmd::new();
         command.arg("HDEL").arg(format!("{}ending", self.shared.prefix)).arg(owner.as_str());
         let cleared = self.shared.link().query(&command).await;
-        cleared.map(drop).map_err(|error| QueueError::new("take the mark off an owner", error))
+        cleared.map_err(|error| QueueError::new("take the mark off an owner", error))?;
+        self.shared.calls.forget(owner);
+        Ok(())
     }
 
     async fn counts(&self) -> Result<Counts, QueueError> {

@@ -6,25 +6,17 @@ use serde::de::DeserializeOwned;
 
 use crate::queue::{Claimed, Counts, DeadLetter, Held, JobId, JobState, Lease, Owner, QueueError, Standing};
 
-/// The longest time that is given to a script: a hundred years, so that no sum of times is out of bounds.
-const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
-
 /// Bits of a place that count the entries of one millisecond.
 const SEQ_BITS: u32 = 20;
 
 /// Entry, name, payload, past, checkpoint.
 pub(super) type Entry = (String, String, Option<Vec<u8>>, Option<String>, Option<String>);
 
-/// Verdicts on what is done, the epoch of the claim, the server's clock, what was claimed, and what was given up instead.
-pub(super) type Step = (String, u64, u64, Vec<Entry>, Vec<String>);
+/// Verdicts on what is done, the epoch of the claim, the server's clock, what was claimed, and what was given up instead, with reasons.
+pub(super) type Step = (String, u64, u64, Vec<Entry>, Vec<(String, String)>);
 
 /// Name, payload, reason, past, age.
 pub(super) type Letter = (String, Option<Vec<u8>>, String, Option<String>, u64);
-
-/// Milliseconds, rounded up: what is due after a moment is never due before it.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
-}
 
 /// Whether the server would take it for the ID of an entry.
 pub(super) fn is_entry_id(name: &str) -> bool {

@@ -38,14 +38,39 @@ local function each(command, key, members)
   end)
 end
 
--- Gives entries to another consumer; answers the set of those that are still in the stream. The rest leave the PEL by this.
+-- The last entry that was delivered to the group, and how many are behind it, as far as the server knows.
+local function last_delivered()
+  for _, group in ipairs(call('XINFO', 'GROUPS', STREAM)) do
+    if group[2] == GROUP then
+      return group[8], group[12]
+    end
+  end
+end
+
+-- Whether all is over for an entry: somebody has trimmed it away, or acked it.
+local function is_over(id, delivered)
+  if #call('XRANGE', STREAM, id, id) == 0 then
+    return true
+  end
+  -- What comes behind the last that was delivered is still to come.
+  return #call('XPENDING', STREAM, GROUP, id, id, 1) == 0 and #call('XRANGE', STREAM, '(' .. delivered, id, 'COUNT', 1) == 0
+end
+
+-- Gives entries to another consumer; answers the set of those for which all is not over: it has them now, or they are still to come. What
+-- was trimmed away leaves the PEL by this.
 local function move(ids, consumer)
-  local moved = {}
+  local moved, delivered = {}, nil
   for from = 1, #ids, 1000 do
     local claim = { 'XCLAIM', STREAM, GROUP, consumer, '0', unpack(ids, from, math.min(from + 999, #ids)) }
     claim[#claim + 1] = 'JUSTID'
     for _, id in ipairs(call(unpack(claim))) do
       moved[id] = true
+    end
+  end
+  for _, id in ipairs(ids) do
+    if not moved[id] then
+      delivered = delivered or last_delivered()
+      moved[id] = not is_over(id, delivered)
     end
   end
   return moved
@@ -102,6 +127,43 @@ local function bury(id, reason)
   end
 end
 
+-- Where an entry belongs, by the queue's own keys: somebody who meddles with the group may have it elsewhere, or nowhere.
+local function home(id)
+  if call('ZSCORE', LATER, id) then
+    return PARKED
+  elseif call('ZSCORE', DEAD, id) then
+    return BURIED
+  elseif call('ZSCORE', LEASES, id) then
+    return string.match(call('HGET', HELD, id) or '', '^%d+ (.*)$')
+  end
+end
+
+-- Puts back, untouched, what the owner claimed by calls whose answers were lost: later than ARGV[at] (empty: none was lost) and none of
+-- the ARGV[at + 1] epochs that follow.
+local function recover(owner, at)
+  local after, known, recovered, behind = tonumber(ARGV[at]), {}, false, nil
+  if not after then
+    return false
+  end
+  for n = at + 2, at + 1 + ARGV[at + 1] do
+    known[ARGV[n]] = true
+  end
+  repeat
+    local mine, lost = entries_of(owner, 1000, behind), {}
+    behind = mine[#mine]
+    for n, token in ipairs(lookup('HMGET', HELD, mine)) do
+      local epoch = token and string.match(token, '^%d+')
+      if epoch and tonumber(epoch) > after and not known[epoch] then
+        lost[#lost + 1] = mine[n]
+      end
+    end
+    move(lost, BACK)
+    free(lost)
+    recovered = recovered or #lost > 0
+  until #mine < 1000
+  return recovered
+end
+
 -- Who waits in an XREAD looks again.
 local function wake()
   call('XADD', WAKE, 'MAXLEN', '1', '*', 'wake', '1')
@@ -114,8 +176,15 @@ local function drop_if_empty(consumer)
   end
 end
 
+-- Whether it is an ID as the server writes it: others it would refuse, or know as one that is written in another way.
 local function is_entry_id(name)
-  return string.find(name, '^%d+%-%d+$') ~= nil
+  local parts = { string.match(name, '^(%d+)%-(%d+)$') }
+  for _, part in ipairs(parts) do
+    if #part > 20 or #part == 20 and part > '18446744073709551615' or string.find(part, '^0%d') then
+      return false
+    end
+  end
+  return #parts == 2
 end
 
 -- The entry of a job: by its name, or, where a foreign program added it, the name itself.

@@ -1,14 +1,6 @@
 -- How many jobs there are of each kind. ARGV: group.
-local function last_of_group()
-  for _, group in ipairs(call('XINFO', 'GROUPS', STREAM)) do
-    if group[2] == GROUP then
-      return group[8], group[12]
-    end
-  end
-end
-
 local summary = call('XPENDING', STREAM, GROUP)
-local delivered, lag = last_of_group()
+local delivered, lag = last_delivered()
 local held, oldest = { [BACK] = 0, [PARKED] = 0, [BURIED] = 0 }, nil
 
 local function saw(id)

@@ -1,4 +1,5 @@
--- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end", time until the kill (empty: not known).
+-- Marks an owner as ending, or takes the mark away. ARGV: group, owner, "begin" or "end", time until the kill (empty: not known), and
+-- to begin with which claims are lost (see `recover`). Answers the clock.
 local owner, kill_in = ARGV[2], tonumber(ARGV[4])
 local KEPT = 3600 * 1000
 if ARGV[3] == 'end' then
@@ -7,14 +8,18 @@ if ARGV[3] == 'end' then
   drop_if_empty(owner)
   return 0
 end
+local recovered = recover(owner, 5)
 local kill = tonumber(call('HGET', ENDING, owner) or '')
 if kill_in then
   kill = math.min(kill or now + kill_in, now + kill_in)
 end
 call('HSET', ENDING, owner, kill and whole(kill) or '-')
 call('ZADD', MARKS, whole((kill or now) + KEPT), owner)
+if recovered then
+  wake()
+end
 if not kill then
-  return 0
+  return now
 end
 local behind
 repeat
@@ -29,4 +34,4 @@ repeat
   end)
 until #mine < 1000
 wake()
-return 0
+return now

@@ -5,8 +5,8 @@ local added = {}
 for at = 2, #ARGV, 3 do
   local name, delay = ARGV[at], tonumber(ARGV[at + 2])
   local there = call('HGET', IDS, name)
-  -- A name outlives its entry where somebody trims the stream.
-  if there and #call('XRANGE', STREAM, there, there) == 0 then
+  -- A name outlives its entry where somebody else trims the stream, or acks.
+  if there and not call('ZSCORE', LEASES, there) and is_over(there, last_delivered()) then
     forget({ there })
     there = false
   end

@@ -1,4 +1,6 @@
 -- Says that a try failed. ARGV: group, what then ("later", "dead", or "unreadable": no attempt is used), delay, reason, the claim.
+-- Where the group is gone this says so, before anything is counted.
+call('XPENDING', STREAM, GROUP)
 local states, ids = check(5, 3, 'Y')
 local verdict, delay, id = ARGV[2], tonumber(ARGV[3]), ids[1]
 if states[1] == 'Y' then

@@ -9,12 +9,8 @@ if call('ZSCORE', LATER, id) then
   kind = 'scheduled'
 elseif pending then
   kind = pending[2] == BACK and 'pending' or pending[2] == BURIED and 'dead' or 'active'
-else
-  for _, group in ipairs(call('XINFO', 'GROUPS', STREAM)) do
-    -- What comes behind the last that was delivered is still to come; what does not is done.
-    if group[2] == GROUP and #call('XRANGE', STREAM, '(' .. group[8], id, 'COUNT', 1) == 1 then
-      kind = 'pending'
-    end
-  end
+elseif not is_over(id, last_delivered()) then
+  local owned = home(id)
+  kind = owned and (owned == BURIED and 'dead' or 'active') or 'pending'
 end
 return kind and { kind, call('HGET', PAST, id) } or false

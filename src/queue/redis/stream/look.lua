@@ -10,11 +10,6 @@ for _, key in ipairs({ LEASES, LATER }) do
     wait = wait < 0 and left or math.min(wait, left)
   end
 end
-local delivered = '0-0'
-for _, group in ipairs(call('XINFO', 'GROUPS', STREAM)) do
-  if group[2] == GROUP then
-    delivered = group[8]
-  end
-end
+local delivered = last_delivered()
 local woken = call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
 return { ready, wait, delivered, woken and woken[1] or '0-0' }

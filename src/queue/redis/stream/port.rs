@@ -6,9 +6,12 @@ use futures_util::future::join_all;
 use redis::Cmd;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::answer::{self, Letter, Step, millis, verdicts};
+use super::Stream;
+use super::answer::{self, Letter, Step, verdicts};
 use super::scripts::{COUNTS, DEAD, DRAIN, EXTEND, FAIL, REQUEUE, RETRY, STEP};
-use super::{Place, Stream};
+use crate::catch::with_sources;
+use crate::queue::redis::calls::Call;
+use crate::queue::redis::{millis, wait};
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };
@@ -18,15 +21,6 @@ const BATCH: usize = 1000;
 
 /// How often a claim is repeated that brought nothing but what cannot be read.
 const UNREADABLE_ROUNDS: usize = 16;
-
-/// A claim under way, whose answer may be lost: also where it is dropped.
-struct Claiming<'a> {
-    place: &'a Place,
-    owner: &'a Owner,
-    /// The server was told what the owner knows.
-    told: bool,
-    answered: Option<u64>,
-}
 
 // === impl Stream ===
 
@@ -39,21 +33,24 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         max: usize,
         lease: Duration,
     ) -> Result<(Stepped<T>, Vec<(Lease, String)>), QueueError> {
-        let mut claiming = (max > 0).then(|| Claiming::begin(&self.place, owner));
-        let known = claiming.as_mut().and_then(Claiming::tell).map(|epoch| epoch.to_string());
+        let under_way = match max {
+            0 => None,
+            _ => Some(self.place.calls.begin(owner).await),
+        };
         let mut call = self.place.call(&STEP);
         call.arg(owner.as_str()).arg(max.min(BATCH)).arg(millis(lease)).arg(self.max_crashes);
-        call.arg(millis(self.gone_after)).arg(known.unwrap_or_default());
+        call.arg(millis(self.gone_after));
+        Call::add_lost(under_way.as_ref(), &mut call);
         show(&mut call, done);
         let step: Step = self.place.ask(doing, &STEP, &call).await?;
         let (held, epoch, now, entries, given_up) = step;
-        if let Some(claiming) = &mut claiming {
-            claiming.answered = Some(epoch);
+        // Nothing is awaited between the answer and the jobs that it brought, so that none of them is forgotten.
+        if let Some(under_way) = under_way {
+            under_way.answered(epoch, now.saturating_mul(1000));
+            self.place.waiter.stepped(None);
         }
-        drop(claiming);
-        for job in given_up {
-            tracing::error!(target: "winddown", stream = self.place.stream, job,
-                reason = "it crashed too often", "job.dead");
+        for (job, reason) in given_up {
+            tracing::error!(target: "winddown", queue = self.place.stream, job, reason, "job.dead");
         }
         let held = verdicts(&held, done.len(), doing)?;
         let mut claimed = Vec::with_capacity(entries.len());
@@ -74,12 +71,13 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
 
     /// Sets aside what cannot be read.
     async fn bury(&self, lease: &Lease, reason: &str) {
-        let (stream, job) = (&self.place.stream, &lease.id);
+        let (queue, job) = (&self.place.stream, &lease.id);
         match self.fail("make a job a dead letter", "unreadable", lease, Duration::ZERO, reason).await {
-            Ok(_) => tracing::error!(target: "winddown", stream, %job, reason, "job.dead"),
+            Ok(_) => tracing::error!(target: "winddown", queue, %job, reason, "job.dead"),
             // It is claimed and nobody renews it: the next to claim it after its lease tries again.
             Err(error) => {
-                tracing::error!(target: "winddown", stream, %job, reason, %error, "job.unreadable");
+                let error = with_sources(&error);
+                tracing::error!(target: "winddown", queue, %job, reason, error, "job.unreadable");
             }
         }
     }
@@ -97,18 +95,6 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
         show(&mut call, std::slice::from_ref(lease));
         let letters: String = self.place.ask(doing, &FAIL, &call).await?;
         Ok(verdicts(&letters, 1, doing)?.pop().unwrap_or(Held::Lost))
-    }
-
-    async fn drain(
-        &self,
-        doing: &'static str,
-        owner: &Owner,
-        which: &str,
-        kill_in: &str,
-    ) -> Result<(), QueueError> {
-        let mut call = self.place.call(&DRAIN);
-        call.arg(owner.as_str()).arg(which).arg(kill_in);
-        self.place.ask(doing, &DRAIN, &call).await
     }
 }
 
@@ -130,11 +116,11 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
     }
 
     async fn ready(&self) {
-        self.place.waiter.ready(&self.place, self.gone_after).await;
+        wait::ready(self).await;
     }
 
     async fn stop_waiting(&self) {
-        self.place.waiter.stop(&self.place.link).await;
+        wait::stop(self).await;
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Held>, QueueError> {
@@ -182,13 +168,24 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
     }
 
     async fn begin_drain(&self, owner: &Owner, kill_in: Option<Duration>) -> Result<(), QueueError> {
-        let kill_in = kill_in.map(|kill_in| millis(kill_in).to_string()).unwrap_or_default();
-        self.drain("mark an owner as ending", owner, "begin", &kill_in).await
+        let under_way = self.place.calls.begin(owner).await;
+        let mut call = self.place.call(&DRAIN);
+        call.arg(owner.as_str()).arg("begin");
+        match kill_in {
+            Some(kill_in) => call.arg(millis(kill_in)),
+            None => call.arg(""),
+        };
+        Call::add_lost(Some(&under_way), &mut call);
+        let now: u64 = self.place.ask("mark an owner as ending", &DRAIN, &call).await?;
+        under_way.answered(0, now.saturating_mul(1000));
+        Ok(())
     }
 
     async fn end_drain(&self, owner: &Owner) -> Result<(), QueueError> {
-        self.drain("take the mark off an owner", owner, "end", "").await?;
-        self.place.forget(owner);
+        let mut call = self.place.call(&DRAIN);
+        call.arg(owner.as_str()).arg("end");
+        let () = self.place.ask("take the mark off an owner", &DRAIN, &call).await?;
+        self.place.calls.forget(owner);
         Ok(())
     }
 
@@ -234,38 +231,5 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
 fn show(call: &mut Cmd, leases: &[Lease]) {
     for Lease { id, owner, epoch } in leases {
         call.arg(id.as_str()).arg(epoch).arg(owner.as_str());
-    }
-}
-
-// === impl Claiming ===
-
-impl<'a> Claiming<'a> {
-    fn begin(place: &'a Place, owner: &'a Owner) -> Claiming<'a> {
-        place.owners().entry(owner.clone()).or_default().under_way += 1;
-        Claiming { place, owner, told: false, answered: None }
-    }
-
-    /// The last epoch that the owner knows, where it may hold more than that.
-    fn tell(&mut self) -> Option<u64> {
-        let owners = self.place.owners();
-        // What another claim brings that is under way is not known yet either, and not to be taken back.
-        let known = owners.get(self.owner).filter(|known| known.unsure && known.under_way == 1)?;
-        self.told = true;
-        Some(known.last_epoch)
-    }
-}
-
-impl Drop for Claiming<'_> {
-    fn drop(&mut self) {
-        let mut owners = self.place.owners();
-        let known = owners.entry(self.owner.clone()).or_default();
-        known.under_way = known.under_way.saturating_sub(1);
-        match self.answered {
-            Some(epoch) => {
-                known.last_epoch = known.last_epoch.max(epoch);
-                known.unsure &= !self.told;
-            }
-            None => known.unsure = true,
-        }
     }
 }

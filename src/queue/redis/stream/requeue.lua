@@ -12,7 +12,7 @@ if #back > 0 then
   for at, state in ipairs(states) do
     local id, given = ids[at], 6 * at - 4
     if state == 'Y' and not moved[id] then
-      -- Trimmed away by somebody while it was held.
+      -- Somebody has trimmed it away, or acked it, while it was held.
       forget({ id })
       states[at] = 'G'
     elseif state == 'Y' then

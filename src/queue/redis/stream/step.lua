@@ -1,6 +1,6 @@
--- Acks jobs and claims others. ARGV: group, owner, max, length of the lease, crashes allowed, idle time of gone consumers, the
--- last epoch that the owner knows (empty: all of them), claims that are done.
-local owner, max, lease, max_crashes, gone_after, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
+-- Acks jobs and claims others. ARGV: group, owner, max, length of the lease, crashes allowed, idle time of gone consumers, which claims
+-- are lost (see `recover`), claims that are done.
+local owner, max, lease, max_crashes, gone_after = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local BOUND = 1000
 
 local function ended(crashes)
@@ -11,7 +11,7 @@ end
 if max > 0 then
   call('XPENDING', STREAM, GROUP)
 end
-local states, ids, names = check(8, 3, 'G')
+local states, ids, names = check(9 + ARGV[8], 3, 'G')
 local done, called = {}, {}
 for at, state in ipairs(states) do
   if state == 'Y' then
@@ -39,22 +39,10 @@ if max == 0 or call('HEXISTS', ENDING, owner) == 1 then
   return answer
 end
 
--- What an answer brought that was lost: nobody has seen it, so it counts nothing.
-if known ~= '' then
-  local unseen = {}
-  local mine = entries_of(owner, BOUND)
-  for at, token in ipairs(lookup('HMGET', HELD, mine)) do
-    if token and tonumber(string.match(token, '^%d+')) > tonumber(known) then
-      unseen[#unseen + 1] = mine[at]
-    end
-  end
-  move(unseen, BACK)
-  free(unseen)
-end
-
+recover(owner, 7)
 tidy(gone_after)
 
--- Delays that are over. What is not moved was not delivered yet, and only loses its delay, or was trimmed away.
+-- Delays that are over. What was not delivered yet only loses its delay.
 local due = call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT', 0, BOUND)
 if #due > 0 then
   local moved, rest = move(due, BACK), {}
@@ -82,8 +70,9 @@ if #over > 0 then
     else
       local crashes = count(id, 0, 0, 1)
       if crashes > max_crashes then
-        bury(id, ended(crashes))
-        answer[5][#answer[5] + 1] = id
+        local entry, reason = call('XRANGE', STREAM, id, id)[1], ended(crashes)
+        bury(id, reason)
+        answer[5][#answer[5] + 1] = { (read(id, entry[2])), reason }
       end
     end
   end
@@ -95,9 +84,10 @@ if #over > 0 then
 end
 
 max = math.min(max, BOUND)
-local claimed, news = {}, 0
+local claimed, got = {}, {}
 
 local function take(id, fields)
+  got[id] = true
   claimed[#claimed + 1] = { id, fields }
 end
 
@@ -105,9 +95,7 @@ end
 local back = entries_of(BACK, max)
 if #back > 0 then
   local claim = { 'XCLAIM', STREAM, GROUP, owner, '0', unpack(back) }
-  local got = {}
   for _, entry in ipairs(call(unpack(claim))) do
-    got[entry[1]] = true
     take(entry[1], entry[2])
   end
   for _, id in ipairs(back) do
@@ -125,15 +113,23 @@ for _ = 1, BOUND do
   for at, entry in ipairs(batch[1][2]) do
     read_ids[at] = entry[1]
   end
-  local delayed, delays = {}, lookup('ZMSCORE', LATER, read_ids)
+  -- What has a place of its own is new only to a group that was made anew, or set back.
+  local elsewhere = {}
+  for _, key in ipairs({ LATER, LEASES, DEAD }) do
+    if call('EXISTS', key) == 1 then
+      for at, score in ipairs(lookup('ZMSCORE', key, read_ids)) do
+        elsewhere[at] = elsewhere[at] or score
+      end
+    end
+  end
   for at, entry in ipairs(batch[1][2]) do
-    if delays[at] then
-      delayed[#delayed + 1] = entry[1]
-    else
+    local owned = elsewhere[at] and home(entry[1])
+    if owned then
+      move({ entry[1] }, owned)
+    elseif not got[entry[1]] then
       take(entry[1], entry[2])
     end
   end
-  move(delayed, PARKED)
 end
 if #claimed == 0 then
   return answer

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, FromRedisValue, RedisError};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
+use super::link::Link;
 use crate::queue::Owner;
 
 /// For how long after the next answer a claim may still be done: a server that stood still reads old connections and new ones in any
@@ -17,15 +18,20 @@ const UNSURE: Duration = Duration::from_secs(30);
 /// Knows of which claims the answers have come. What an owner holds by any later claim was claimed by a call without an answer: the next
 /// claim of that owner puts it back, untouched, before its lease would run out as a crash.
 pub(super) struct Calls {
-    /// No claim is older than this, in an epoch's terms, that was not made by this process.
-    opened: u64,
-    known: Mutex<HashMap<Owner, Known>>,
+    known: Mutex<Table>,
     // A claim that puts back must be the only one under way: the answer of another one may be on its way, and not lost.
     under_way: RwLock<()>,
 }
 
+struct Table {
+    /// Claims of owners that are not listed, and were not made yet, are later than this.
+    floor: u64,
+    owners: HashMap<Owner, Known>,
+}
+
 #[derive(Default)]
 struct Known {
+    /// The last claim that was answered.
     last: u64,
     under_way: usize,
     /// Claims that were answered since the first of those began that are under way, or unsure.
@@ -50,8 +56,7 @@ pub(super) struct Call<'a> {
 }
 
 /// Claims whose answers are lost: later than `after`, and none of those that are `known`.
-#[derive(Default)]
-pub(super) struct Lost {
+struct Lost {
     after: u64,
     known: Vec<u64>,
 }
@@ -65,13 +70,18 @@ enum Turn<'a> {
 // === impl Calls ===
 
 impl Calls {
-    pub(super) fn new(opened: u64) -> Calls {
-        Calls { opened, known: Mutex::new(HashMap::new()), under_way: RwLock::new(()) }
+    /// Begins with what the server's clock says: epochs count microseconds of it, or more.
+    pub(super) async fn open(link: &Link) -> Result<Calls, RedisError> {
+        let time = link.query(Cmd::new().arg("TIME")).await?;
+        let (seconds, micros) = <(u64, u64)>::from_redis_value(time)?;
+        let floor = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        let known = Mutex::new(Table { floor, owners: HashMap::new() });
+        Ok(Calls { known, under_way: RwLock::new(()) })
     }
 
     pub(super) async fn begin<'a>(&'a self, owner: &'a Owner) -> Call<'a> {
         let turn = self.under_way.read().await;
-        if self.known().get(owner).is_none_or(|known| known.unsure.is_none()) {
+        if self.known().owners.get(owner).is_none_or(|known| known.unsure.is_none()) {
             return self.start(owner, Turn::Among { _turn: turn });
         }
         drop(turn);
@@ -80,22 +90,33 @@ impl Calls {
 
     fn start<'a>(&'a self, owner: &'a Owner, turn: Turn<'a>) -> Call<'a> {
         let mut all = self.known();
-        if !all.contains_key(owner) {
-            all.insert(owner.clone(), Known { last: self.opened, ..Known::default() });
-        }
-        let (mut after, mut lost) = (self.opened, None);
-        if let Some(known) = all.get_mut(owner) {
-            known.under_way += 1;
-            after = known.last;
-            // One that became unsure since the turn was taken is seen to by the next.
-            if let (Turn::Alone { .. }, Some(unsure)) = (&turn, &known.unsure) {
-                lost = Some(Lost { after: unsure.after, known: known.recent.clone() });
+        let Table { floor, owners } = &mut *all;
+        let fresh = || Known { last: *floor, ..Known::default() };
+        let known = owners.entry(owner.clone()).or_insert_with(fresh);
+        known.under_way += 1;
+        let lost = match (&turn, &known.unsure) {
+            (Turn::Alone { .. }, Some(unsure)) => {
+                Some(Lost { after: unsure.after, known: known.recent.clone() })
             }
-        }
-        Call { calls: self, owner, after, lost, _turn: turn }
+            // One that became unsure since the turn was taken is seen to by the next.
+            _ => None,
+        };
+        Call { calls: self, owner, after: known.last, lost, _turn: turn }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
+    /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
+    pub(super) fn forget(&self, owner: &Owner) {
+        let mut all = self.known();
+        let Table { floor, owners } = &mut *all;
+        if let Some(known) = owners.get(owner).filter(|known| known.unsure.is_none() && known.under_way == 0)
+        {
+            // It may still hold what it has claimed so far, and claim again.
+            *floor = known.last.max(*floor);
+            owners.remove(owner);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Table> {
         // Nothing behind this lock is ever half-changed.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,9 +125,9 @@ impl Calls {
 // === impl Call ===
 
 impl Call<'_> {
-    /// What is to be put back: an epoch (or nothing), how many epochs, and these.
-    pub(super) fn add_lost(&self, call: &mut Cmd) {
-        match &self.lost {
+    /// What is to be put back: an epoch (or nothing), how many epochs, and these. Nothing where nothing is claimed.
+    pub(super) fn add_lost(under_way: Option<&Call<'_>>, call: &mut Cmd) {
+        match under_way.and_then(|under_way| under_way.lost.as_ref()) {
             Some(lost) => call.arg(lost.after).arg(lost.known.len()).arg(&lost.known),
             None => call.arg("").arg(0),
         };
@@ -115,7 +136,7 @@ impl Call<'_> {
     /// The answer came, with what was claimed, if anything, at about `now` (µs, by the server's clock).
     pub(super) fn answered(self, epoch: u64, now: u64) {
         let mut all = self.calls.known();
-        let Some(known) = all.get_mut(self.owner) else { return };
+        let Some(known) = all.owners.get_mut(self.owner) else { return };
         if epoch > 0 {
             known.last = known.last.max(epoch);
             known.recent.push(epoch);
@@ -143,7 +164,7 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let mut all = self.calls.known();
-        let Some(known) = all.get_mut(self.owner) else { return };
+        let Some(known) = all.owners.get_mut(self.owner) else { return };
         known.under_way -= 1;
         if self.after < u64::MAX {
             let after = known.unsure.as_ref().map_or(self.after, |unsure| unsure.after.min(self.after));
