@@ -46,6 +46,8 @@ const GONE_AFTER: Duration = Duration::from_secs(300);
 /// - What a consumer of another program holds in the same group is taken over when it was idle for
 ///   [`gone_after`](Self::gone_after), and counts as crashed. Consumers that are gone are deleted once they hold nothing, and never
 ///   before: Redis drops what a consumer holds together with it.
+/// - What somebody else acks is over, and its name is free again. Where the group is destroyed or set back (`XGROUP SETID`), what is held
+///   stays with its holder, delays and dead letters stay as they are, and all the rest is to be done.
 ///
 /// A stream has one order: [`NewJob::priority`] is not looked at, and each job is told to have priority 0. Use a stream for each
 /// priority where you need them, with [`Strict`](crate::queue::Strict).
