@@ -35,7 +35,8 @@ const BLOCK: u64 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Moves a job out of what is taken, unless that has been done before: pushed is only what was removed.
-const MOVE: &str = "if redis.call('LREM', KEYS[1], -1, ARGV[2]) == 1 then redis.call(ARGV[1], KEYS[2], ARGV[2]) end";
+const MOVE: &str =
+    "if redis.call('LREM', KEYS[1], -1, ARGV[2]) == 1 then redis.call(ARGV[1], KEYS[2], ARGV[2]) end";
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
@@ -54,9 +55,7 @@ async fn main() -> Result<ExitCode, BoxError> {
     let jobs = shutdown
         .gate("jobs")
         .pulled()
-        .requeue_with(lists.clone(), async |lists: Lists, job: Unfinished<String>| {
-            lists.put_back(&job).await
-        })
+        .requeue_with(lists.clone(), async |lists: Lists, job: Unfinished<String>| lists.put_back(&job).await)
         .named(String::clone); // what could not be put back is in the report, by this name
     shutdown.spawn("worker", async move {
         while let Ok(place) = Arc::clone(&room).acquire_owned().await {

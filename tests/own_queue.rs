@@ -86,8 +86,7 @@ async fn what_runs_at_the_stop_is_finished_and_the_rest_stays_where_it_was() {
         taken(&mut connection, 1).await;
         running.signal(Signal::Term);
         running.wait().await.assert_code(0).assert_within(ms(10_000));
-        let (done, left) =
-            (list(&mut connection, "jobs:done").await, list(&mut connection, "jobs").await);
+        let (done, left) = (list(&mut connection, "jobs:done").await, list(&mut connection, "jobs").await);
         assert!(done.len() > 1 && left.len() > 4, "{done:?} {left:?}");
         // Jobs that run side by side may be done in another order.
         assert_eq!([by_number(done), left].concat(), all);
