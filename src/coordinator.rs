@@ -93,6 +93,8 @@ struct Task {
     /// given the time for handing back, since it may have something to hand back.
     part: bool,
     until: Phase,
+    /// The gate whose work it is there for.
+    serves: Option<Cow<'static, str>>,
 }
 
 // === impl ShutdownCoordinator ===
@@ -230,6 +232,7 @@ impl ShutdownCoordinator {
             cooperative: false,
             part: false,
             until: Phase::Drain,
+            serves: None,
         });
         TaskOptions(&mut self.tasks[index])
     }

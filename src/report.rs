@@ -84,6 +84,8 @@ pub struct TaskReport {
     pub took: Duration,
     /// Whether its future is still there: aborted, but its thread has not come back.
     pub stuck: bool,
+    /// The gate whose work it was there for.
+    pub(crate) serves: Option<String>,
 }
 
 /// A gate's ledger: `held + let_in = finished + handed_back + cut + lost`.
@@ -122,6 +124,16 @@ pub struct LostItem {
     pub item: String,
     /// Why it could not be handed back.
     pub why: String,
+}
+
+// === impl TaskReport ===
+
+impl TaskReport {
+    /// Whether it was aborted over work that the ledger of its gate names as lost.
+    pub(crate) fn is_held_up_by(&self, gates: &[GateReport]) -> bool {
+        let serves = self.serves.as_deref();
+        gates.iter().any(|gate| gate.lost > 0 && serves == Some(gate.name.as_str()))
+    }
 }
 
 // === impl Report ===
@@ -242,7 +254,7 @@ impl Report {
                 Outcome::Failed | Outcome::Panicked => {
                     faults.push(format!("task {}: {}", task.name, task.outcome))
                 }
-                Outcome::Overdue => {
+                Outcome::Overdue if !task.is_held_up_by(&facts.gates) => {
                     faults.push(format!("task {} did not end when it was told, and was aborted", task.name))
                 }
                 _ => {}

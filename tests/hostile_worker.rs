@@ -79,3 +79,25 @@ async fn a_handler_that_takes_too_long_and_panics_when_it_is_cut_uses_an_attempt
     let counts = jobs.counts().await.unwrap();
     assert_eq!((ran.load(Ordering::SeqCst), counts.dead, counts.interruptions), (3, 1, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_job_waits_claimed_ahead_is_none_of_its_task_limit() {
+    let jobs = Memory::new();
+    for n in 0..8_u32 {
+        jobs.enqueue(NewJob::new(n.to_string().parse().unwrap(), n));
+    }
+    let mut shutdown = ShutdownCoordinator::new(Budget::given(10 * SECOND, "test"), signal::none()).unwrap();
+    let handler = async |_: &Leased<u32>, _: &Cx| {
+        tokio::time::sleep(SECOND).await;
+        Ok::<(), std::io::Error>(())
+    };
+    let work = queue::work("orders", jobs.clone(), handler).concurrency(1).prefetch(7);
+    shutdown.add(work.task_limit(2 * SECOND).lease(3 * SECOND));
+    let handle = shutdown.handle();
+    let running = tokio::spawn(shutdown.run());
+    tokio::time::sleep(9 * SECOND).await;
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.active, counts.scheduled, counts.dead), (0, 0, 0, 0));
+    assert!(handle.trigger("test"));
+    assert_eq!(running.await.unwrap().code(), 0);
+}

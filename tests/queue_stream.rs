@@ -4,6 +4,8 @@
 
 #[path = "queue_stream/bench.rs"]
 mod bench;
+#[path = "support/log.rs"]
+mod log;
 #[path = "queue_stream/meddling.rs"]
 mod meddling;
 #[allow(dead_code, reason = "each test file uses what it needs")]
@@ -202,6 +204,20 @@ async fn what_a_dead_consumer_held_is_anothers_when_the_lease_ends_and_then_it_i
         assert!(claimed.iter().all(|job| (job.crashes, job.interruptions, job.attempts) == (1, 0, 0)));
         assert_eq!(bench.consumers().await, [("two".into(), 2)].into());
     }
+}
+
+#[tokio::test]
+async fn a_job_that_crashed_too_often_is_logged_by_its_name_with_the_reason() {
+    let (lines, _guard) = log::keep();
+    let bench = bench().await;
+    bench.fill(1).await;
+    bench.claim("one", 1).await;
+    bench.expire(&bench.entry("job 0000").await).await;
+    let strict = bench.queue.clone().max_crashes(0);
+    assert!(strict.claim(&owner("two"), 9, LEASE).await.unwrap().is_empty());
+    let reason = bench.queue.dead_letters(9).await.unwrap().remove(0).reason;
+    let logged = format!("message=job.dead queue=\"jobs\" job=\"job 0000\" reason={reason:?} ");
+    assert_eq!(*lines.lock().unwrap(), [logged]);
 }
 
 #[tokio::test]

@@ -139,7 +139,8 @@ fn task_report(control: &Control, task: &Task) -> TaskReport {
         None => (Outcome::Overdue, None),
     };
     let stuck = unit.is_running() && !unit.is_done();
-    TaskReport { name: unit.name.clone(), outcome, error, took: unit.ran(), stuck }
+    let serves = task.serves.as_deref().map(str::to_owned);
+    TaskReport { name: unit.name.clone(), outcome, error, took: unit.ran(), stuck, serves }
 }
 
 /// What to change so that the next stop goes better.
@@ -165,7 +166,8 @@ fn advice(
             ));
         }
     }
-    for task in tasks.iter().filter(|task| task.outcome == Outcome::Overdue) {
+    let on_its_own = |task: &&TaskReport| task.outcome == Outcome::Overdue && !task.is_held_up_by(gates);
+    for task in tasks.iter().filter(on_its_own) {
         advice.push(format!(
             "task {} did not end when it was told: let it wait with handle.sleep(), or select on handle.triggered()",
             task.name

@@ -66,6 +66,12 @@ impl TaskOptions<'_> {
         self
     }
 
+    /// It is there for the work of a gate: where work of that is lost, an abort of this is no news of its own.
+    pub(crate) fn serving(self, gate: impl Into<Cow<'static, str>>) -> Self {
+        self.0.serves = Some(gate.into());
+        self
+    }
+
     /// It is a coordinator of its own.
     pub(super) fn part(self) -> Self {
         self.0.part = true;

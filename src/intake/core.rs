@@ -29,6 +29,8 @@ use collect::Collector;
 /// How many calls of a single callback run side by side when nothing is said.
 pub(super) const CALLS_AT_ONCE: usize = 64;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+/// How often a callback that goes on failing is told of.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
@@ -237,6 +239,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), String> {
         let mut why = None;
         let mut failures = 0;
+        let mut said: Option<(Instant, String)> = None;
         loop {
             // The call itself may panic before there is a future.
             let called = std::panic::catch_unwind(AssertUnwindSafe(&mut call));
@@ -255,7 +258,11 @@ impl<T: Send + Sync + 'static> Core<T> {
                 }
             }
             let error = why.as_deref().unwrap_or_default();
-            tracing::warn!(target: "winddown", gate = self.gate.name(), error, "requeue.failed");
+            // Each failure is much like the last one: told of once a second, and when it is another.
+            if said.as_ref().is_none_or(|(at, last)| last != error || at.elapsed() >= SAY_AGAIN) {
+                said = Some((Instant::now(), error.to_owned()));
+                tracing::warn!(target: "winddown", gate = self.gate.name(), error, "requeue.failed");
+            }
             tokio::select! {
                 biased;
                 () = self.give_up.fired() => return Err(why.unwrap_or_default()),

@@ -5,9 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{HandBack, Held, Owner, Queue};
+use tokio::time::sleep;
+
+use super::{HandBack, Held, Owner, Queue, QueueError};
 use crate::backoff::Backoff;
 use crate::budget::{Human, LONGEST};
+use crate::catch::with_sources;
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
 mod attempt;
@@ -57,8 +60,8 @@ const ATTEMPTS: u32 = 3;
 /// Claims jobs from the queue, each under a lease, and runs the handler on them until the program stops.
 ///
 /// At most [`concurrency`](Work::concurrency) jobs are claimed at once, and nothing is claimed that does not run at once, unless
-/// there is a [`prefetch`](Work::prefetch). At the trigger no new claim begins; what comes of one that is under way goes back untouched. What runs may finish in the drain; what
-/// does not is cut and handed back with no attempt used, to where it stood.
+/// there is a [`prefetch`](Work::prefetch). At the trigger no new claim begins; what comes of one that is under way goes back
+/// untouched. What runs may finish in the drain; what does not is cut and handed back with no attempt used, to where it stood.
 ///
 /// - `Ok` from the handler: the job is acked.
 /// - An error, a panic or an [overrun](Work::task_limit): an attempt is used, and the job comes again after a
@@ -195,8 +198,12 @@ where
         let over = tokio_util::sync::CancellationToken::new();
         shutdown
             .spawn(format!("{name} leases"), renew::run(Arc::clone(&desk), over.clone()))
-            .until(Phase::Requeue);
-        shutdown.spawn(name, pull::run(desk, intake, handler, over.drop_guard())).until(Phase::Requeue);
+            .until(Phase::Requeue)
+            .serving(name.clone());
+        shutdown
+            .spawn(name.clone(), pull::run(desk, intake, handler, over.drop_guard()))
+            .until(Phase::Requeue)
+            .serving(name);
     }
 }
 
@@ -210,7 +217,7 @@ async fn hand_back<Q: Queue>(
         jobs.iter().partition(|job| job.flight().stage() == Stage::Done);
     if !done.is_empty() {
         let leases: Vec<_> = done.iter().map(|job| job.lease.clone()).collect();
-        let held = desk.queue.ack(&leases).await?;
+        let held = in_time(&desk, desk.queue.ack(&leases)).await?;
         // Gone is no news: this may be called again after an answer that was lost.
         for (job, _) in done.iter().zip(held).filter(|(_, held)| *held == Held::Lost) {
             desk.tell_lost(&job.lease, "when it was done");
@@ -218,7 +225,7 @@ async fn hand_back<Q: Queue>(
     }
     if !unfinished.is_empty() {
         let back: Vec<HandBack> = unfinished.iter().map(|job| job.to_hand_back()).collect();
-        let held = desk.queue.requeue(&back).await?;
+        let held = in_time(&desk, desk.queue.requeue(&back)).await?;
         for (job, held) in unfinished.iter().zip(held) {
             if !held.is_yours() {
                 desk.tell_lost(&job.lease, "when it was handed back");
@@ -229,6 +236,28 @@ async fn hand_back<Q: Queue>(
         desk.flights.settled(job);
     }
     Ok(())
+}
+
+/// What the queue says, or why it says nothing: at a stop there is an end to waiting for it.
+async fn in_time<Q: Queue, A>(
+    desk: &Desk<Q>,
+    call: impl Future<Output = Result<A, QueueError>>,
+) -> Result<A, BoxError> {
+    const FREE: &str = "it is free again when its lease ends";
+    let over = async {
+        desk.handle.triggered().await;
+        match desk.handle.deadline(Phase::Requeue) {
+            // Some time before those that call this give up, or they would not hear why.
+            Some(deadline) => sleep(deadline.remaining() * 9 / 10).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = call => answer.map_err(|error| format!("{}; {FREE}", with_sources(&error)).into()),
+        // Dropped half-way it may still be done, and may be repeated.
+        () = over => Err(format!("the queue did not answer; {FREE}").into()),
+    }
 }
 
 /// For a job that will not stop: its lease is to last for as long as this process may live.

@@ -67,11 +67,11 @@ impl Play {
             calls: 0,
         };
         play.teach().await;
-        for number in 0..OWNERS.len() {
+        for owner in OWNERS {
             let line = Cut::before(&play.redis.socket()).await;
             play.queues.push(open(&line.url()).await);
             play.lines.push(line);
-            play.owners.push(OWNERS[number].parse().unwrap());
+            play.owners.push(owner.parse().unwrap());
         }
         play
     }

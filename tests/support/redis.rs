@@ -1,5 +1,7 @@
 //! A Redis server of a test's own: in a folder of its own, on a socket in it, gone with the test.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -77,6 +79,15 @@ impl Drop for Redis {
     }
 }
 
+/// Listens, and has read what is on its disk.
+fn answers(socket: &Path) -> bool {
+    let Ok(mut server) = UnixStream::connect(socket) else { return false };
+    let mut answer = [0; 7];
+    server.write_all(b"PING\r\n").is_ok()
+        && server.read_exact(&mut answer).is_ok()
+        && !answer.starts_with(b"-LOAD")
+}
+
 fn spawn(folder: &Path, args: &[String]) -> Child {
     let socket = folder.join("redis.sock");
     let _ = std::fs::remove_file(&socket);
@@ -87,7 +98,7 @@ fn spawn(folder: &Path, args: &[String]) -> Child {
     let mut child =
         child.unwrap_or_else(|error| panic!("redis-server (`scripts/test` installs it): {error}"));
     let began = Instant::now();
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+    while !answers(&socket) {
         let log = || std::fs::read_to_string(folder.join("redis.log")).unwrap_or_default();
         assert!(child.try_wait().unwrap().is_none(), "redis-server has ended: {}", log());
         assert!(began.elapsed() < SOON, "redis-server does not listen: {}", log());

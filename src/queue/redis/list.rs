@@ -48,7 +48,8 @@ const BATCH: usize = 1000;
 ///
 /// A thousand jobs go in one call, and are settled all or none; where a call is given more, they go a thousand at a time, and after an
 /// error it is open how many had gone. A claim brings a thousand at most. For [`Counts::oldest`](crate::queue::Counts::oldest) a thousand
-/// of the claimed jobs and a thousand of those that wait for their time are looked at, those that are due first.
+/// of the claimed jobs and a thousand of those that wait for their time are looked at, those that are due first, and fewer where
+/// they are large.
 ///
 /// Leases are those of claims: what was claimed together is renewed together. [`extend`](crate::queue::Queue::extend) of some jobs of a
 /// claim makes the lease of all of them longer, and never shorter. An answer that was lost costs no job anything: what such a

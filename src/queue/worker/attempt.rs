@@ -52,7 +52,11 @@ where
         Done::Failed(job, End::Failed(reason)) => fail(desk, job, &reason).await,
         Done::Failed(job, End::Lost(loss)) => {
             desk.tell_lost(&job.lease, loss.as_str());
-            finish(desk, job);
+            match loss {
+                Loss::Told => finish(desk, job),
+                // The queue may still hold it for us: it goes back when the queue answers, and is named where it never does.
+                Loss::Late => drop(job),
+            }
         }
         Done::Overran(job) => {
             let limit = Human(desk.options.task_limit.unwrap_or_default());

@@ -2,12 +2,16 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Options;
 use super::flight::Flights;
 use crate::ShutdownHandle;
 use crate::backoff::Backoff;
+use crate::budget::Human;
 use crate::catch::with_sources;
 use crate::queue::{Lease, Owner, QueueError};
 
@@ -25,7 +29,19 @@ pub(super) struct Desk<Q> {
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
     unreachable: AtomicBool,
+    outage: Mutex<Option<Outage>>,
 }
+
+/// Since when the queue does not answer, and what was last said of it.
+struct Outage {
+    since: Instant,
+    said: Instant,
+    error: String,
+}
+
+/// How often an outage is told of that goes on, and how often when it goes on in another way.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+const SAY_ANEW: Duration = Duration::from_secs(1);
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Once the program stops there is no time to wait for long.
@@ -52,6 +68,7 @@ impl<Q> Desk<Q> {
             unanswered: AtomicBool::new(false),
             ending_waits: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
+            outage: Mutex::new(None),
         }
     }
 
@@ -61,23 +78,50 @@ impl<Q> Desk<Q> {
         !claims && self.flights.len() == 0
     }
 
-    /// Keeps whether the queue answers, and tells of each change once.
+    /// Keeps whether the queue answers, and tells of each change, and now and then of what goes on.
     pub(super) fn heard<T>(&self, answer: Result<T, QueueError>) -> Option<T> {
         match answer {
             Ok(value) => {
                 if self.unreachable.swap(false, Ordering::Relaxed) {
-                    tracing::info!(target: "winddown", queue = self.name, "queue.reachable");
+                    let outage = self.outage().take();
+                    let after = Human(outage.map_or(Duration::ZERO, |outage| outage.since.elapsed()));
+                    tracing::info!(target: "winddown", queue = self.name, %after, "queue.reachable");
                 }
                 Some(value)
             }
             Err(error) => {
-                if !self.unreachable.swap(true, Ordering::Relaxed) {
-                    let error = with_sources(&error);
-                    tracing::warn!(target: "winddown", queue = self.name, error, "queue.unreachable");
-                }
+                self.tell_of_outage(with_sources(&error));
                 None
             }
         }
+    }
+
+    fn tell_of_outage(&self, error: String) {
+        let now = Instant::now();
+        let since = {
+            let mut outage = self.outage();
+            let since = match &*outage {
+                Some(outage) => {
+                    let pause = if outage.error == error { SAY_AGAIN } else { SAY_ANEW };
+                    if now < outage.said + pause {
+                        return;
+                    }
+                    outage.since
+                }
+                None => now,
+            };
+            *outage = Some(Outage { since, said: now, error: error.clone() });
+            self.unreachable.store(true, Ordering::Relaxed);
+            since
+        };
+        // Not under the lock: a log subscriber may block.
+        let since = Human(now - since);
+        tracing::warn!(target: "winddown", queue = self.name, error, %since, "queue.unreachable");
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
+        // Nothing behind it is ever half-changed.
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits before the next try; the beginning of a stop ends that at once.
