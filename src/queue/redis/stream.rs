@@ -48,7 +48,7 @@ const GONE_AFTER: Duration = Duration::from_secs(300);
 /// - What somebody else acks is over, and its name is free again. Where the group is destroyed or set back (`XGROUP SETID`), what is held
 ///   stays with its holder, delays and dead letters stay as they are, and all the rest is to be done.
 ///
-/// A worker that is alive looks for such consumers now and then: with a claim, or while it waits, at most once in 5 s, whichever of the group's
+/// A worker that is alive looks for consumers that are gone: with a claim, or while it waits, at most once in 5 s, whichever of the group's
 /// workers it is. It also deletes consumers, those of our owners that have ended as well as those of other programs: one that holds
 /// nothing and was idle for [`gone_after`](Self::gone_after), and never one that holds something, since Redis drops that together with
 /// it. While no worker is alive, `XINFO CONSUMERS` goes on showing them.
