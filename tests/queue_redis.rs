@@ -115,14 +115,14 @@ async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
 #[test]
 fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
     for (url, why) in [
-        ("http://:hunter2@host", "did not parse"),
+        ("http://:hunter2@host", "redis+sentinel://): it begins with none of these"),
         ("redis://:hunter2@host/x", "database number"),
         ("redis+sentinel://:hunter2@host", "which master"),
         ("redis+sentinel://:hunter2@host:26379/", "which master"),
         ("redis+sentinel://:hunter2@host:1,/m", "no host"),
         ("redis+sentinel://:hunter2@host:x1/m", "no port of a sentinel"),
         ("redis+sentinel://:hunter2@host/m/x", "database number"),
-        ("hunter2", "did not parse"),
+        ("hunter2", "it begins with none of these"),
         ("rediss://:hunter2@host", "TLS is a feature of the crate redis"),
     ] {
         let refused = Server::at(url).unwrap_err().to_string();

@@ -15,6 +15,9 @@ const ASK: Duration = Duration::from_secs(1);
 /// How a URL of Sentinels begins.
 const SENTINEL: &str = "redis+sentinel://";
 
+/// How other URLs begin that the library reads.
+const SCHEMES: [&str; 5] = ["redis://", "redis+unix://", "unix://", "valkey://", "valkey+unix://"];
+
 /// The port of a Sentinel that is named without one.
 const SENTINEL_PORT: u16 = 26379;
 
@@ -44,6 +47,10 @@ impl Address {
                 match text.split(" - ").next().unwrap_or_default() {
                     _ if url.starts_with("rediss") => {
                         "TLS is a feature of the crate redis, and not turned on there".to_owned()
+                    }
+                    // The library only says that it did not parse.
+                    _ if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) => {
+                        "it begins with none of these".to_owned()
                     }
                     text => text.to_lowercase(),
                 }

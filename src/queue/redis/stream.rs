@@ -44,10 +44,14 @@ const GONE_AFTER: Duration = Duration::from_secs(300);
 /// - Dead letters stay in the stream, with the consumer `winddown:dead`. Where somebody trims the stream (`XTRIM`, `MAXLEN`), what is
 ///   trimmed is gone, whatever state it was in.
 /// - What a consumer of another program holds in the same group is taken over when it was idle for
-///   [`gone_after`](Self::gone_after), and counts as crashed. Consumers that are gone are deleted once they hold nothing, and never
-///   before: Redis drops what a consumer holds together with it.
+///   [`gone_after`](Self::gone_after), and counts as crashed.
 /// - What somebody else acks is over, and its name is free again. Where the group is destroyed or set back (`XGROUP SETID`), what is held
 ///   stays with its holder, delays and dead letters stay as they are, and all the rest is to be done.
+///
+/// A worker that is alive looks for consumers that are gone: with a claim, or while it waits, at most once in 5 s, whichever of the group's
+/// workers it is. It also deletes consumers, those of our owners that have ended as well as those of other programs: one that holds
+/// nothing and was idle for [`gone_after`](Self::gone_after), and never one that holds something, since Redis drops that together with
+/// it. While no worker is alive, `XINFO CONSUMERS` goes on showing them.
 ///
 /// A stream has one order: [`NewJob::priority`] is not looked at, and each job is told to have priority 0. Use a stream for each
 /// priority where you need them, with [`Strict`](crate::queue::Strict).
@@ -153,7 +157,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
 
     /// How long a consumer of another program has to be idle until it counts as gone; 5 min unless said otherwise.
     ///
-    /// What it holds is then taken over, so this is to be longer than its longest job. Owners of ours have leases instead.
+    /// What it holds is then taken over, so this is to be longer than its longest job. Owners of ours have leases instead; a consumer that
+    /// holds nothing, theirs included, is deleted when it was idle for so long, by the next worker that looks.
     pub fn gone_after(mut self, idle: Duration) -> Stream<T> {
         self.gone_after = idle;
         self

@@ -140,7 +140,7 @@ impl<T: DeserializeOwned> Sqlite<T> {
             if row.try_get("state").is_ok_and(|state: &str| state == "dead") {
                 let (job, reason) =
                     (row.try_get::<&str, _>("id").ok(), row.try_get::<&str, _>("reason").ok());
-                tracing::error!(target: "winddown", table = self.say.table, job, reason, "job.dead");
+                tracing::error!(target: "winddown", queue = self.say.table, job, reason, "job.dead");
                 continue;
             }
             match row::claimed(row, owner) {
@@ -162,11 +162,11 @@ impl<T: DeserializeOwned> Sqlite<T> {
             .bind(owner.as_str().to_owned());
         match bury.execute(conn).await {
             Ok(_) => {
-                tracing::error!(target: "winddown", table = self.say.table, seq, reason, "job.dead")
+                tracing::error!(target: "winddown", queue = self.say.table, seq, reason, "job.dead")
             }
             // It is claimed and nobody renews it: the next to claim it after its lease tries again.
             Err(error) => {
-                tracing::error!(target: "winddown", table = self.say.table, seq, reason, %error, "job.unreadable")
+                tracing::error!(target: "winddown", queue = self.say.table, seq, reason, %error, "job.unreadable")
             }
         }
     }

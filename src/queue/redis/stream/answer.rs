@@ -50,8 +50,8 @@ pub(super) fn claimed<T: DeserializeOwned>(
     let (id, name, payload, past, checkpoint) = entry;
     let lease = Lease { id: JobId(name.into()), owner: owner.clone(), epoch };
     let item = match payload.as_deref().map(serde_json::from_slice) {
-        None => return (lease, Err("it has no field \"payload\"".to_owned())),
-        Some(Err(error)) => return (lease, Err(format!("its payload cannot be read: {error}"))),
+        None => return (lease, Err("corrupt job: it has no field \"payload\"".to_owned())),
+        Some(Err(error)) => return (lease, Err(format!("corrupt job: payload: {error}"))),
         Some(Ok(item)) => item,
     };
     let (enqueued_at, seq) = parts(&id);
