@@ -565,3 +565,18 @@ async fn items_that_come_back_one_by_one_go_back_in_their_old_order() {
         assert_eq!(*back.lock().unwrap(), (0..10).collect::<Vec<_>>(), "{apart} ms apart");
     }
 }
+
+/// On the real clock: its thread takes longer for the first poll than the phase lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hook_that_is_done_by_its_first_poll_is_in_time_where_its_phase_has_none() {
+    for takes in [1, 3] {
+        let budget = Budget::given(Duration::from_secs(10), "test").unready(Duration::ZERO);
+        let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+        shutdown.on(Phase::Unready, "slow to be polled", async move |_| {
+            std::thread::sleep(Duration::from_millis(takes));
+        });
+        shutdown.handle().trigger("test");
+        let report = shutdown.run().await;
+        assert_eq!(report.hooks()[0].outcome, Outcome::Finished, "{report}");
+    }
+}

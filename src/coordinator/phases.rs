@@ -241,8 +241,9 @@ async fn wait(control: &Control, started: &Started) -> bool {
     if in_time {
         return true;
     }
-    // Every hook is polled at least once, also where its time was over before it began.
-    let _ = tokio::time::timeout(FIRST_POLL, unit.begun.fired()).await;
+    // Every hook is polled at least once, also where its time was over before it began; one that is done by that is in time, however
+    // long its thread took for it.
+    let _ = tokio::time::timeout(FIRST_POLL, unit.polled.fired()).await;
     tokio::task::yield_now().await;
     unit.abort();
     unit.ended().is_some()

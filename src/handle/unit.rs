@@ -22,6 +22,8 @@ pub(crate) struct Unit {
     abort: OnceLock<AbortHandle>,
     /// Polled for the first time.
     pub(crate) begun: Latch,
+    /// Its first poll is over, and what it came to is noted.
+    pub(crate) polled: Latch,
     /// Its future is gone.
     pub(crate) gone: Latch,
     /// How often it waits for the end of the stop itself, at this moment.
@@ -45,6 +47,7 @@ impl Unit {
             ended: OnceLock::new(),
             abort: OnceLock::new(),
             begun: Latch::new(),
+            polled: Latch::new(),
             gone: Latch::new(),
             waits: watch::Sender::new(0),
         })
@@ -63,8 +66,17 @@ impl Unit {
         let task = runtime.spawn(UNIT.scope(Arc::clone(self), async move {
             let gone = gone;
             unit.begun.fire();
-            let ended = caught(work).await;
+            let mut work = std::pin::pin!(caught(work));
+            let ended = std::future::poll_fn(|cx| {
+                let polled = work.as_mut().poll(cx);
+                if polled.is_pending() && !unit.polled.is_fired() {
+                    unit.polled.fire();
+                }
+                polled
+            })
+            .await;
             let _ = unit.ended.set((ended.clone(), Instant::now()));
+            unit.polled.fire();
             after(&ended);
             drop(gone);
         }));
