@@ -9,16 +9,14 @@ use winddown::{BoxError, Budget, Phase, ShutdownCoordinator, Unfinished, signal}
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn coordinator(drain: Duration) -> ShutdownCoordinator {
-    // Enough for each on a machine that does something else, too.
-    let budget = Budget::given(10 * SECOND, "test").unready(500 * MS).drain(drain).requeue(3 * SECOND);
-    ShutdownCoordinator::new(budget, signal::none()).unwrap()
+fn coordinator() -> ShutdownCoordinator {
+    ShutdownCoordinator::new(Budget::given(10 * SECOND, "test").drain(200 * MS), signal::none()).unwrap()
 }
 
 /// On the real clock: what it costs is what is asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_tasks_a_thousand_hooks_and_ten_thousand_waiters_stop_within_the_grace() {
-    let mut shutdown = coordinator(5 * SECOND);
+    let mut shutdown = coordinator();
     let counted = Arc::new(AtomicUsize::new(0));
     for number in 0..10_000 {
         let handle = shutdown.handle();
@@ -72,7 +70,7 @@ async fn a_hundred_thousand_jobs_are_handed_back_in_batches_within_the_reserve()
 }
 
 async fn flood(batch: bool) {
-    let mut shutdown = coordinator(200 * MS);
+    let mut shutdown = coordinator();
     let back = Arc::new(Mutex::new(Vec::new()));
     let gate = shutdown.gate("jobs");
     let jobs = match batch {

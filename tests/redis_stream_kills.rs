@@ -11,20 +11,13 @@ mod redis_server;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crew::{Dice, QUEUE, Scene, Stamp, duty, eventually, kill, ms, term, times, told};
+use crew::{Dice, QUEUE, Scene, Stamp, duty, eventually, kill, ms, term, times};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use redis_server::Redis;
 use winddown::testing::process::Signal;
 
 const GROUP: &str = "crew";
-
-/// What a slow machine may add.
-const SLOW: Duration = Duration::from_millis(700);
-
-fn us(duration: Duration) -> u64 {
-    duration.as_micros() as u64
-}
 
 async fn says(connection: &mut MultiplexedConnection, line: &str) -> redis::RedisResult<Value> {
     let words: Vec<&str> = line.split(' ').collect();
@@ -144,62 +137,6 @@ async fn whatever_happens_to_processes_and_to_the_group_no_job_is_lost_or_run_tw
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_at_a_kill_during_a_stop_runs_elsewhere_within_a_second_after_the_grace() {
-    for (grace, killed_after) in [(ms(2_000), ms(400)), (ms(3_500), ms(400)), (ms(2_000), ms(2_000))] {
-        let redis = Redis::start();
-        let scene = Scene::on_a_stream(&redis).await;
-        let grace_ms = grace.as_millis().to_string();
-        scene.push_all(2, |_| duty("block", &[120_000, 10])).await;
-        let first = scene.crew("first").args(["--lease", "60000", "--threads", "4", "--grace", &grace_ms]);
-        let first = first.start().await.unwrap();
-        scene.begun(first.id(), 2).await;
-        let asked = scene.now_us().await;
-        let next = scene.crew("next").start().await.unwrap();
-        // The other was started before: it is not what takes time.
-        let stop = scene.now_us().await;
-        first.signal(Signal::Term);
-        tokio::time::sleep(killed_after).await;
-        kill(first).await;
-        scene.until_done().await;
-
-        for at in begun_at(&scene, next.id()).await {
-            assert!(at >= asked + us(grace) - us(ms(50)), "its lease holds until the kill: {} us", at - stop);
-            let late = at.saturating_sub(stop + us(grace));
-            assert!(late < us(Duration::from_secs(1) + SLOW), "{late} us after a grace of {grace:?}");
-        }
-        told_and_counted(&scene, (2, 0)).await;
-        term(next).await.exit.assert_code(0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_at_a_kill_out_of_nothing_runs_elsewhere_within_the_lease_and_three_seconds() {
-    for lease in [ms(1_500), ms(4_000)] {
-        let redis = Redis::start();
-        let scene = Scene::on_a_stream(&redis).await;
-        scene.push_all(2, |_| duty("sleep", &[120_000, 10])).await;
-        let lease_ms = lease.as_millis().to_string();
-        let first = scene.crew("first").args(["--lease", &lease_ms]).start().await.unwrap();
-        scene.begun(first.id(), 2).await;
-        let next = scene.crew("next").args(["--lease", &lease_ms]).start().await.unwrap();
-        // It has been renewed at least once.
-        tokio::time::sleep(lease).await;
-        kill(first).await;
-        let killed = scene.now_us().await;
-        scene.until_done().await;
-
-        for at in begun_at(&scene, next.id()).await {
-            let after = at - killed;
-            assert!(after < us(lease + Duration::from_secs(3)), "{after} us, with a lease of {lease:?}");
-            // Renewed after a third of it, so that two thirds at least are left.
-            assert!(after + us(ms(500)) > us(lease) / 2, "{after} us: the lease of {lease:?} was not kept");
-        }
-        told_and_counted(&scene, (0, 2)).await;
-        term(next).await.exit.assert_code(0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crew_goes_on_with_a_stream_that_was_flushed_away() {
     let (redis, noted) = (Redis::start(), Redis::start());
     let scene = Scene::on_a_stream_apart(&redis, &noted).await;
@@ -217,21 +154,4 @@ async fn a_crew_goes_on_with_a_stream_that_was_flushed_away() {
     ended.exit.assert_code(0);
     assert_eq!(ended.count("acked"), 15, "{}", ended.exit);
     assert!(scene.effects().await.values().all(|&effects| effects == 1));
-}
-
-/// When each of two jobs was begun by this process.
-async fn begun_at(scene: &Scene, pid: u32) -> Vec<u64> {
-    let stamps = scene.stamps().await;
-    let begun = stamps.iter().filter(|stamp| stamp.pid == pid && stamp.note == "start").map(|stamp| stamp.us);
-    let begun: Vec<u64> = begun.collect();
-    assert_eq!(begun.len(), 2, "{stamps:?}");
-    begun
-}
-
-/// Interruptions and crashes, as the queue counts them and as the jobs are told.
-async fn told_and_counted(scene: &Scene, expected: (u64, u64)) {
-    let (counts, stamps) = (scene.counts().await, scene.stamps().await);
-    assert_eq!((counts.interruptions, counts.crashes), expected);
-    assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
-    assert_eq!(told(&stamps), expected);
 }

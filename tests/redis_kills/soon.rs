@@ -22,10 +22,41 @@ async fn begun_at(scene: &Scene, pid: u32) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_held_at_a_kill_during_a_stop_runs_elsewhere_within_a_second_after_the_grace() {
+    killed_in_a_stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_does_what_is_held_on_a_stream_at_a_kill_during_a_stop() {
+    killed_in_a_stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_held_at_a_kill_out_of_nothing_runs_elsewhere_within_the_lease_and_three_seconds() {
+    killed_out_of_nothing(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_does_what_is_held_on_a_stream_at_a_kill_out_of_nothing() {
+    killed_out_of_nothing(true).await;
+}
+
+async fn scene_on(redis: &Redis, on_a_stream: bool) -> Scene {
+    if on_a_stream { Scene::on_a_stream(redis).await } else { Scene::on(redis).await }
+}
+
+/// Interruptions and crashes, as the queue counts them and as the jobs are told.
+async fn told_and_counted(scene: &Scene, expected: (u64, u64)) {
+    let (counts, stamps) = (scene.counts().await, scene.stamps().await);
+    assert_eq!((counts.interruptions, counts.crashes), expected);
+    assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
+    assert_eq!(told(&stamps), expected);
+}
+
+async fn killed_in_a_stop(on_a_stream: bool) {
     // Killed early in its drain, or at the end of the grace as the platform does.
     for (grace, killed_after) in [(ms(2_000), ms(400)), (ms(3_500), ms(400)), (ms(2_000), ms(2_000))] {
         let redis = Redis::start();
-        let scene = Scene::on(&redis).await;
+        let scene = scene_on(&redis, on_a_stream).await;
         let grace_ms = grace.as_millis().to_string();
         scene.push_all(2, |_| duty("block", &[120_000, 10])).await;
         let first = scene.crew("first").args(["--lease", "60000", "--threads", "4", "--grace", &grace_ms]);
@@ -48,21 +79,15 @@ async fn what_is_held_at_a_kill_during_a_stop_runs_elsewhere_within_a_second_aft
             assert!(late < us(Duration::from_secs(1) + SLOW), "{late} us after a grace of {grace:?}");
             eprintln!("{late} us after a grace of {grace:?}, killed after {killed_after:?}");
         }
-        let counts = scene.counts().await;
-        assert_eq!((counts.interruptions, counts.crashes), (2, 0));
-        let stamps = scene.stamps().await;
-        assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
-        // What the queue counts, the job is told.
-        assert_eq!(told(&stamps), (counts.interruptions, counts.crashes));
+        told_and_counted(&scene, (2, 0)).await;
         term(next).await.exit.assert_code(0);
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_at_a_kill_out_of_nothing_runs_elsewhere_within_the_lease_and_three_seconds() {
+async fn killed_out_of_nothing(on_a_stream: bool) {
     for lease in [ms(1_500), ms(4_000)] {
         let redis = Redis::start();
-        let scene = Scene::on(&redis).await;
+        let scene = scene_on(&redis, on_a_stream).await;
         scene.push_all(2, |_| duty("sleep", &[120_000, 10])).await;
         let lease_ms = lease.as_millis().to_string();
         let first = scene.crew("first").args(["--lease", &lease_ms]).start().await.unwrap();
@@ -89,12 +114,7 @@ async fn what_is_held_at_a_kill_out_of_nothing_runs_elsewhere_within_the_lease_a
             );
             eprintln!("{after} us after a kill, with a lease of {lease:?}");
         }
-        let counts = scene.counts().await;
-        assert_eq!((counts.interruptions, counts.crashes), (0, 2));
-        let stamps = scene.stamps().await;
-        assert!(stamps.iter().all(|stamp| stamp.attempts == 0));
-        // What the queue counts, the job is told.
-        assert_eq!(told(&stamps), (counts.interruptions, counts.crashes));
+        told_and_counted(&scene, (0, 2)).await;
         term(next).await.exit.assert_code(0);
     }
 }
