@@ -3,8 +3,6 @@
 
 #[path = "hostile_redis/crowd.rs"]
 mod crowd;
-#[path = "queue_redis/cut.rs"]
-mod cut;
 #[path = "hostile_redis/dice.rs"]
 mod dice;
 #[path = "hostile_redis/line.rs"]
@@ -19,8 +17,6 @@ mod random;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
 mod server;
-#[path = "hostile_redis/trap.rs"]
-mod trap;
 
 use std::time::Duration;
 

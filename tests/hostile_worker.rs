@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use winddown::queue::{self, Leased, NewJob, Queue, memory::Memory};
-use winddown::{Budget, Cx, ShutdownCoordinator, signal};
+use winddown::queue::{self, Counts, Leased, NewJob, Queue, memory::Memory};
+use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,9 +21,13 @@ impl fmt::Display for Unspeakable {
 
 impl std::error::Error for Unspeakable {}
 
-/// Else it would be handed back as if it had been interrupted, and come again at once and for ever.
-#[tokio::test(start_paused = true)]
-async fn an_error_that_cannot_be_told_uses_an_attempt() {
+/// Runs the handler on one job with three attempts, for a minute; how often it ran, and what became of the job.
+async fn a_minute_of<F, Fut, E>(task_limit: Option<Duration>, handler: F) -> (usize, Counts)
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<BoxError> + 'static,
+{
     let jobs = Memory::new();
     jobs.enqueue(NewJob::new("a".parse().unwrap(), 1_u32));
     let mut shutdown = ShutdownCoordinator::new(Budget::given(10 * SECOND, "test"), signal::none()).unwrap();
@@ -31,16 +35,26 @@ async fn an_error_that_cannot_be_told_uses_an_attempt() {
     let runs = Arc::clone(&ran);
     let handler = move |_: &Leased<u32>, _: &Cx| {
         runs.fetch_add(1, Ordering::SeqCst);
-        async { Err::<(), _>(Unspeakable) }
+        handler()
     };
-    shutdown.add(queue::work("orders", jobs.clone(), handler).attempts(3));
+    let work = queue::work("orders", jobs.clone(), handler).attempts(3);
+    shutdown.add(match task_limit {
+        Some(limit) => work.task_limit(limit),
+        None => work,
+    });
     let handle = shutdown.handle();
     let running = tokio::spawn(shutdown.run());
     tokio::time::sleep(60 * SECOND).await;
     assert!(handle.trigger("test"));
     assert_eq!(running.await.unwrap().code(), 0);
-    assert_eq!(ran.load(Ordering::SeqCst), 3);
-    assert_eq!(jobs.counts().await.unwrap().dead, 1);
+    (ran.load(Ordering::SeqCst), jobs.counts().await.unwrap())
+}
+
+/// Else it would be handed back as if it had been interrupted, and come again at once and for ever.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_cannot_be_told_uses_an_attempt() {
+    let (ran, counts) = a_minute_of(None, || async { Err::<(), _>(Unspeakable) }).await;
+    assert_eq!((ran, counts.dead), (3, 1));
 }
 
 /// Panics when its future goes.
@@ -57,27 +71,13 @@ impl Drop for Bomb {
 /// Else it would come again at once and for ever, too.
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_takes_too_long_and_panics_when_it_is_cut_uses_an_attempt() {
-    let jobs = Memory::new();
-    jobs.enqueue(NewJob::new("a".parse().unwrap(), 1_u32));
-    let mut shutdown = ShutdownCoordinator::new(Budget::given(10 * SECOND, "test"), signal::none()).unwrap();
-    let ran = Arc::new(AtomicUsize::new(0));
-    let runs = Arc::clone(&ran);
-    let handler = move |_: &Leased<u32>, _: &Cx| {
-        runs.fetch_add(1, Ordering::SeqCst);
-        async {
-            let _bomb = Bomb;
-            std::future::pending::<()>().await;
-            Ok::<(), std::io::Error>(())
-        }
+    let handler = || async {
+        let _bomb = Bomb;
+        std::future::pending::<()>().await;
+        Ok::<(), std::io::Error>(())
     };
-    shutdown.add(queue::work("orders", jobs.clone(), handler).attempts(3).task_limit(SECOND));
-    let handle = shutdown.handle();
-    let running = tokio::spawn(shutdown.run());
-    tokio::time::sleep(60 * SECOND).await;
-    assert!(handle.trigger("test"));
-    assert_eq!(running.await.unwrap().code(), 0);
-    let counts = jobs.counts().await.unwrap();
-    assert_eq!((ran.load(Ordering::SeqCst), counts.dead, counts.interruptions), (3, 1, 0));
+    let (ran, counts) = a_minute_of(Some(SECOND), handler).await;
+    assert_eq!((ran, counts.dead, counts.interruptions), (3, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]

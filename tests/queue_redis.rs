@@ -1,8 +1,9 @@
 //! What only the queue on a Redis list has.
 #![cfg(all(feature = "redis", unix))]
 
-#[path = "queue_redis/cut.rs"]
-mod cut;
+#[path = "support/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
 mod server;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cut::Cut;
+use proxy::Proxy;
 use redis::{Cmd, FromRedisValue};
 use server::Redis;
 use tokio::time::{sleep, timeout};
@@ -486,11 +487,11 @@ async fn a_claim_without_a_lease_is_found_and_counts_a_crash() {
 #[tokio::test]
 async fn what_a_claim_has_brought_whose_answer_was_lost_is_claimed_again_untouched() {
     let redis = Redis::start();
-    let cut = Cut::before(&redis.socket()).await;
-    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    let line = Proxy::to(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "lost").await.unwrap();
     jobs.enqueue_all(&numbered(0..5)).await.unwrap();
     let other = claim(&jobs, "other", 1).await;
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.claim(&owner("one"), 3, LEASE).await.unwrap_err();
     assert_eq!(jobs.counts().await.unwrap().active, 4);
     // Another owner does not get what is not its own.
@@ -507,10 +508,10 @@ async fn what_a_claim_has_brought_whose_answer_was_lost_is_claimed_again_untouch
 #[tokio::test]
 async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
     let redis = Redis::start();
-    let cut = Cut::before(&redis.socket()).await;
-    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    let line = Proxy::to(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "lost").await.unwrap();
     jobs.enqueue(&job("a")).await.unwrap();
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.claim(&owner("one"), 3, LEASE).await.unwrap_err();
     jobs.begin_drain(&owner("one"), Some(secs(60))).await.unwrap();
     let claimed = claim(&jobs, "two", 9).await;
@@ -520,13 +521,13 @@ async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
 #[tokio::test]
 async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_is_lost() {
     let redis = Redis::start();
-    let cut = Cut::before(&redis.socket()).await;
-    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    let line = Proxy::to(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "lost").await.unwrap();
     jobs.enqueue_all(&numbered(0..2)).await.unwrap();
     let held = claim(&jobs, "one", 1).await;
     jobs.begin_drain(&owner("one"), None).await.unwrap();
     jobs.end_drain(&owner("one")).await.unwrap();
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
     assert_eq!(names(&claim(&jobs, "one", 9).await), ["job 00001"]);
     assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
@@ -535,24 +536,24 @@ async fn an_owner_that_ends_and_begins_again_keeps_what_it_holds_when_an_answer_
 #[tokio::test]
 async fn a_call_whose_answer_was_lost_may_be_repeated() {
     let redis = Redis::start();
-    let cut = Cut::before(&redis.socket()).await;
-    let jobs: Jobs = List::open(Server::at(&cut.url()).unwrap(), "lost").await.unwrap();
+    let line = Proxy::to(&redis.socket()).await;
+    let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "lost").await.unwrap();
     // Else the answer that is lost would be that the server does not know the script.
     jobs.enqueue(&job("first")).await.unwrap();
     let first = claim(&jobs, "one", 1).await.remove(0).lease;
     let _ = jobs.requeue(&[HandBack::untouched(first)]).await.unwrap();
     let _ = jobs.ack(&leases(&claim(&jobs, "one", 1).await)).await.unwrap();
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.enqueue(&job("a")).await.unwrap_err();
     assert_eq!(jobs.enqueue(&job("a")).await.unwrap(), Enqueued::Exists);
     let held = claim(&jobs, "one", 1).await.remove(0).lease;
     let back = [HandBack::interrupted(held.clone())];
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.requeue(&back).await.unwrap_err();
     assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Already]);
     let held = claim(&jobs, "one", 1).await.remove(0);
     assert_eq!(held.interruptions, 1);
-    cut.lose_the_next_answer();
+    line.lose_the_next_answer();
     jobs.ack(std::slice::from_ref(&held.lease)).await.unwrap_err();
     assert_eq!(jobs.ack(&[held.lease]).await.unwrap(), [Held::Gone]);
     assert_eq!(jobs.counts().await.unwrap().interruptions, 1);

@@ -5,6 +5,7 @@
 #[allow(dead_code)]
 mod crew;
 #[path = "support/proxy.rs"]
+#[allow(dead_code)]
 mod proxy;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use winddown::queue::redis::{List, Server};
 use winddown::queue::{HandBack, Held, NewJob, Owner, Queue};
 
-use crate::cut::Cut;
 use crate::dice::Dice;
+use crate::proxy::Proxy;
 use crate::server::Redis;
 use crate::{Jobs, SOON, id};
 
@@ -84,7 +84,7 @@ async fn a_crowd_whose_answers_are_lost_now_and_then_does_every_job_once() {
         jobs.enqueue_all(&all).await.unwrap();
         let (ledger, mut lines, mut players) = (Arc::new(Ledger::default()), Vec::new(), Vec::new());
         for process in 0..3 {
-            let line = Cut::before(&redis.socket()).await;
+            let line = Proxy::to(&redis.socket()).await;
             let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "crowd").await.unwrap();
             lines.push(line);
             // Two that claim as one owner, and one beside them.

@@ -13,7 +13,6 @@ use winddown::{Budget, Cx, Report, ShutdownCoordinator, ShutdownHandle, signal};
 
 use crate::proxy::Proxy;
 use crate::server::Redis;
-use crate::trap::Trap;
 use crate::{Jobs, SOON, id};
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -39,8 +38,9 @@ async fn never(_: &Leased<String>, _: &Cx) -> Result<(), std::io::Error> {
 }
 
 /// A worker whose first claim of a job was done and never answered, and who has found the line dead since.
-async fn trapped(redis: &Redis) -> (Jobs, Trap, ShutdownHandle, JoinHandle<Report>) {
-    let trap = Trap::before(&redis.socket(), "item a");
+async fn trapped(redis: &Redis) -> (Jobs, Proxy, ShutdownHandle, JoinHandle<Report>) {
+    let trap = Proxy::to(&redis.socket()).await;
+    trap.lose_the_answer_and_close("item a");
     let there: Jobs = List::open(Server::at(&trap.url()).unwrap(), "trap").await.unwrap();
     let here: Jobs = List::open(Server::at(&redis.url()).unwrap(), "trap").await.unwrap();
     let budget = Budget::given(Duration::from_secs(60), "test");

@@ -6,9 +6,9 @@ use redis::Cmd;
 use winddown::queue::redis::{List, Server};
 use winddown::queue::{Enqueued, HandBack, Held, JobState, Lease, NewJob, Owner, Queue, QueueError};
 
-use crate::cut::Cut;
 use crate::dice::Dice;
 use crate::model::{At, MAX_CRASHES, Model, Token};
+use crate::proxy::Proxy;
 use crate::server::Redis;
 use crate::{Jobs, id};
 
@@ -36,7 +36,7 @@ const PASS: &str = "
 
 struct Play {
     redis: Redis,
-    lines: Vec<Cut>,
+    lines: Vec<Proxy>,
     queues: Vec<Jobs>,
     owners: Vec<Owner>,
     /// Hears of everything.
@@ -68,7 +68,7 @@ impl Play {
         };
         play.teach().await;
         for owner in OWNERS {
-            let line = Cut::before(&play.redis.socket()).await;
+            let line = Proxy::to(&play.redis.socket()).await;
             play.queues.push(open(&line.url()).await);
             play.lines.push(line);
             play.owners.push(owner.parse().unwrap());
