@@ -28,8 +28,6 @@ use winddown::{BoxError, Budget, ShutdownCoordinator, signal};
 mod duty;
 #[path = "crew/faulty.rs"]
 mod faulty;
-#[path = "crew/log.rs"]
-mod log;
 #[path = "crew/points.rs"]
 mod points;
 #[path = "crew/stamps.rs"]
@@ -102,7 +100,7 @@ impl Options {
 }
 
 fn main() -> Result<ExitCode, BoxError> {
-    log::to_stderr()?;
+    tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     let options = Options::from_args()?;
     let mut runtime = match options.threads {
         0 => tokio::runtime::Builder::new_current_thread(),

@@ -1,5 +1,5 @@
 //! A Redis that restarts, fails over, pauses, refuses, is full, is slow or is gone: what becomes of jobs and of a stop.
-#![cfg(all(unix, feature = "redis", feature = "serde_json", feature = "test-util"))]
+#![cfg(all(unix, feature = "orders", feature = "test-util"))]
 
 #[path = "support/crew.rs"]
 #[allow(dead_code)]

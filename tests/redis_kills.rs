@@ -1,5 +1,5 @@
 //! No job lost, none run twice at once, whatever dies: a Redis queue and processes that are killed, frozen and asked to stop.
-#![cfg(all(unix, feature = "redis", feature = "serde_json", feature = "test-util"))]
+#![cfg(all(unix, feature = "orders", feature = "test-util"))]
 
 #[path = "support/crew.rs"]
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
 //! Real processes on a queue in a stream that are killed, frozen and asked to stop, while others do with the stream what they like.
-#![cfg(all(unix, feature = "redis", feature = "serde_json", feature = "test-util"))]
+#![cfg(all(unix, feature = "orders", feature = "test-util"))]
 
 #[path = "support/crew.rs"]
 #[allow(dead_code)]
