@@ -580,3 +580,30 @@ async fn a_hook_that_is_done_by_its_first_poll_is_in_time_where_its_phase_has_no
         assert_eq!(report.hooks()[0].outcome, Outcome::Finished, "{report}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_callback_that_goes_on_failing_is_called_ever_less_often_and_at_once_when_the_stop_begins() {
+    for waits in [60 * SECOND, 77 * SECOND] {
+        let mut shutdown = coordinator(10);
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let jobs = shutdown.gate("jobs").pulled().requeue_with(
+            Arc::clone(&calls),
+            async |calls: Arc<Mutex<Vec<Instant>>>, _: Unfinished<u32>| {
+                calls.lock().unwrap().push(Instant::now());
+                Err::<(), BoxError>("it is down".into())
+            },
+        );
+        let handle = shutdown.handle();
+        let running = tokio::spawn(shutdown.run());
+        drop(jobs.admit(1).unwrap());
+        sleep(waits).await;
+        let last = *calls.lock().unwrap().last().unwrap();
+        let before = calls.lock().unwrap().len();
+        assert!((10..=8 + waits.as_secs() as usize / 5).contains(&before), "{before} calls in {waits:?}");
+        handle.trigger("test");
+        let stopped = Instant::now();
+        running.await.unwrap();
+        let next = calls.lock().unwrap()[before];
+        assert!(next == stopped && last < stopped, "{:?} after the stop", next - stopped);
+    }
+}

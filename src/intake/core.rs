@@ -28,7 +28,9 @@ use collect::Collector;
 
 /// How many calls of a single callback run side by side when nothing is said.
 pub(super) const CALLS_AT_ONCE: usize = 64;
-const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+/// Between the calls of a callback that fails, while nothing hurries; and once there is an end to it.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
+const RETRY_STOPPING: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// How often a callback that goes on failing is told of.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -263,10 +265,14 @@ impl<T: Send + Sync + 'static> Core<T> {
                 said = Some((Instant::now(), error.to_owned()));
                 tracing::warn!(target: "winddown", gate = self.gate.name(), error, "requeue.failed");
             }
+            let stopping = self.gate.is_stopping();
+            let pause = if stopping { RETRY_STOPPING } else { RETRY }.after(failures);
             tokio::select! {
                 biased;
                 () = self.give_up.fired() => return Err(why.unwrap_or_default()),
-                () = tokio::time::sleep(RETRY.after(failures)) => failures += 1,
+                // Now it hurries: the rest of a long pause could be longer than the time that is left.
+                () = self.gate.stopping(), if !stopping => failures = 0,
+                () = tokio::time::sleep(pause) => failures += 1,
             }
         }
     }
