@@ -13,6 +13,7 @@ use super::wait::Waiter;
 use super::{OpenError, Server, check_name, layout, millis};
 use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
+mod groups;
 mod port;
 mod reply;
 mod scripts;

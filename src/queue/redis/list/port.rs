@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, RedisError, Value};
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::groups::{add_groups, by_claim, in_order};
 use super::reply::{self, Misfit, Parts};
 use super::{BATCH, List, scripts};
 use crate::catch::with_sources;
@@ -14,46 +15,6 @@ use crate::queue::redis::{millis, wait};
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };
-
-/// What a script is told of one claim: its token, how many jobs, their ids. `places` are those of its jobs among all that were given.
-struct Group<'a> {
-    token: String,
-    places: &'a [usize],
-}
-
-/// Puts together what was claimed together, since a script asks once for each claim.
-fn by_claim<'a>(order: &'a mut Vec<usize>, leases: &[&Lease]) -> Vec<Group<'a>> {
-    order.extend(0..leases.len());
-    let of = |place: &usize| (leases[*place].epoch, leases[*place].owner.as_str());
-    // Stable: within a claim the order stays as it was given.
-    order.sort_by(|one, other| of(one).cmp(&of(other)));
-    order
-        .chunk_by(|one, other| of(one) == of(other))
-        .map(|places| {
-            let (epoch, owner) = of(&places[0]);
-            Group { token: format!("{epoch}:{owner}"), places }
-        })
-        .collect()
-}
-
-/// Brings what was answered, claim by claim, into the order in which the jobs were given.
-fn in_order(order: &[usize], answers: &[Held]) -> Vec<Held> {
-    let mut held = vec![Held::Lost; order.len()];
-    for (place, answer) in order.iter().zip(answers) {
-        held[*place] = *answer;
-    }
-    held
-}
-
-fn add_groups<'a>(call: &'a mut Cmd, groups: &[Group<'_>], leases: &[&Lease]) -> &'a mut Cmd {
-    for group in groups {
-        call.arg(&group.token).arg(group.places.len());
-        for place in group.places {
-            call.arg(leases[*place].id.as_str());
-        }
-    }
-    call
-}
 
 // === impl List ===
 
