@@ -1,14 +1,19 @@
 //! What only the queue on a Redis list has.
 #![cfg(all(feature = "redis", unix))]
 
+#[path = "queue_redis/places.rs"]
+mod places;
 #[path = "support/proxy.rs"]
 #[allow(dead_code)]
 mod proxy;
 #[path = "support/redis.rs"]
 #[allow(dead_code)]
-mod server;
-#[path = "queue_redis/watched.rs"]
-mod watched;
+mod redis_server;
+#[path = "support/sentinel.rs"]
+#[allow(dead_code)]
+mod sentinel;
+#[path = "queue_redis/waiting.rs"]
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use proxy::Proxy;
 use redis::{Cmd, FromRedisValue};
-use server::Redis;
+use redis_server::Redis;
 use tokio::time::{sleep, timeout};
 use winddown::queue::redis::{List, OpenError, Server};
 use winddown::queue::{
@@ -62,6 +67,16 @@ async fn claim(jobs: &Jobs, who: &str, max: usize) -> Vec<Claimed<String>> {
     jobs.claim(&owner(who), max, LEASE).await.unwrap()
 }
 
+/// As a worker does that has nothing else to do.
+async fn claim_next(jobs: &Jobs, who: &str) -> Claimed<String> {
+    loop {
+        timeout(SOON, jobs.ready()).await.unwrap();
+        if let Some(job) = claim(jobs, who, 1).await.pop() {
+            return job;
+        }
+    }
+}
+
 fn names(claimed: &[Claimed<String>]) -> Vec<&str> {
     claimed.iter().map(|job| job.lease.id.as_str()).collect()
 }
@@ -99,203 +114,6 @@ async fn calls(redis: &Redis, command: &str) -> (u64, u64) {
 }
 
 // === Opening ===
-
-#[tokio::test]
-async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
-    let redis = Redis::start();
-    for name in ["", "a b", "{a}", "a:b", "ä", "a\n", &"n".repeat(65)] {
-        let refused = Jobs::open(at(&redis), name).await.unwrap_err();
-        assert!(matches!(refused, OpenError::BadName(_)), "{name:?}: {refused}");
-        let rule = "cannot name a queue: letters, digits, '.', '_' and '-' (of a stream also ':'), at least 1 and at most 64";
-        assert!(refused.to_string().ends_with(rule), "{refused}");
-    }
-    open(&redis, &format!("A.b_c-9{}", "n".repeat(57))).await;
-    assert_eq!(keys(&redis).await.len(), 1);
-}
-
-#[test]
-fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
-    for (url, why) in [
-        ("http://:hunter2@host", "redis+sentinel://): it begins with none of these"),
-        ("redis://:hunter2@host/x", "database number"),
-        ("redis+sentinel://:hunter2@host", "which master"),
-        ("redis+sentinel://:hunter2@host:26379/", "which master"),
-        ("redis+sentinel://:hunter2@host:1,/m", "no host"),
-        ("redis+sentinel://:hunter2@host:x1/m", "no port of a sentinel"),
-        ("redis+sentinel://:hunter2@host/m/x", "database number"),
-        ("hunter2", "it begins with none of these"),
-        ("rediss://:hunter2@host", "TLS is a feature of the crate redis"),
-    ] {
-        let refused = Server::at(url).unwrap_err().to_string();
-        assert!(refused.contains(why) && !refused.contains("hunter2"), "{url}: {refused}");
-        assert!(refused.starts_with("the URL is none of a Redis (redis://, "), "{refused}");
-    }
-    for url in ["redis://u:hunter2@host:1/2", "redis+sentinel://u:hunter2@[::1]:1,b/m/2", "redis+unix:///a"] {
-        let server = format!("{:?}", Server::at(url).unwrap());
-        assert!(!server.contains("hunter2"), "{server}");
-    }
-}
-
-#[tokio::test]
-async fn keys_of_somebody_else_are_left_alone_and_named() {
-    let redis = Redis::start();
-    let refused = async |name: &str| Jobs::open(at(&redis), name).await.unwrap_err().to_string();
-    let () = run(&redis, &["SET", "{a}:pending", "mine"]).await;
-    assert_eq!(refused("a").await, "key {a}:pending is not a queue's: it is a string, and should be a list");
-    let _: i64 = run(&redis, &["RPUSH", "{b}:pending", "mine"]).await;
-    assert_eq!(
-        refused("b").await,
-        "key {b}:pending is not a queue's: it is there, and no key says of which layout it is"
-    );
-    let () = run(&redis, &["SET", "{c}:layout", "something else"]).await;
-    assert_eq!(
-        refused("c").await,
-        "key {c}:layout is not a queue's: it says \"something else\", and should say \"winddown list 1\""
-    );
-    let () = run(&redis, &["SET", "{d}:layout", "winddown stream 1"]).await;
-    assert!(refused("d").await.contains("should say \"winddown list 1\""));
-    for (layout, found) in [("winddown list 0", 0), ("winddown list 2", 2)] {
-        let () = run(&redis, &["SET", "{e}:layout", layout]).await;
-        let said = format!("key {{e}}:layout says layout {found}, and this version needs layout 1");
-        assert_eq!(refused("e").await, said);
-    }
-    assert_eq!(keys(&redis).await, ["{a}:pending", "{b}:pending", "{c}:layout", "{d}:layout", "{e}:layout"]);
-}
-
-#[tokio::test]
-async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
-    let mut redis = Redis::start();
-    let server = at(&redis);
-    redis.kill();
-    let refused = Jobs::open(server, "a").await.unwrap_err();
-    assert!(matches!(refused, OpenError::Server(_)), "{refused:?}");
-    assert_eq!(refused.to_string(), "could not open the queue");
-    // Which one, too: the system's own words do not say that.
-    assert!(why(&refused).starts_with(&format!("{}: ", redis.socket().display())), "{}", why(&refused));
-    let watched = Server::at("redis+sentinel://:hunter2@127.0.0.1:1,127.0.0.1:2/orders").unwrap();
-    let refused = Jobs::open(watched, "a").await.unwrap_err();
-    let start = "master orders of the sentinels 127.0.0.1:1, 127.0.0.1:2: ";
-    assert!(why(&refused).starts_with(start), "{}", why(&refused));
-}
-
-#[tokio::test]
-async fn a_server_that_does_not_answer_is_named_with_the_time_it_had() {
-    let redis = Redis::start();
-    let jobs = open(&redis, "a").await;
-    let () = run(&redis, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-    let error = jobs.enqueue(&job("a")).await.unwrap_err();
-    assert_eq!(why(&error), format!("{} did not answer within 5 s", redis.socket().display()));
-}
-
-#[tokio::test]
-async fn a_user_that_may_not_is_told_what_it_lacks() {
-    let redis = Redis::start();
-    let () = run(&redis, &["ACL", "SETUSER", "w", "on", ">w", "~{a}:*", "+@all"]).await;
-    let () = run(&redis, &["ACL", "SETUSER", "v", "on", ">v", "~*", "+info"]).await;
-    for (login, lacks) in [
-        ("user=w&pass=w", "no permissions to access one of the keys"),
-        ("user=v&pass=v", "no permissions to run the 'evalsha' command"),
-        ("user=v&pass=wrong", "authentication failed"),
-    ] {
-        let server = Server::at(&format!("{}?{login}", redis.url())).unwrap();
-        let refused = Jobs::open(server, "b").await.unwrap_err();
-        assert!(why(&refused).contains(lacks), "{login}: {}", why(&refused));
-    }
-}
-
-#[tokio::test]
-async fn a_server_is_found_by_the_sentinels_that_watch_it() {
-    let watched = watched::Watched::start();
-    let began = Instant::now();
-    let jobs = loop {
-        match Jobs::open(Server::at(&watched.url()).unwrap(), "orders").await {
-            Ok(jobs) => break jobs,
-            // They have only just been started.
-            Err(error) => assert!(began.elapsed() < SOON, "{error:?}"),
-        }
-        sleep(Duration::from_millis(50)).await;
-    };
-    jobs.enqueue(&job("a")).await.unwrap();
-    timeout(SOON, jobs.ready()).await.unwrap();
-    assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
-    let unknown = Server::at(&watched.url().replace("/orders", "/others")).unwrap();
-    let error = Jobs::open(unknown, "orders").await.unwrap_err();
-    assert!(why(&error).contains("does not know the master"), "{}", why(&error));
-}
-
-#[tokio::test]
-async fn settings_that_put_jobs_at_risk_are_named() {
-    let redis = Redis::start_with(&["--maxmemory-policy", "allkeys-lru", "--save", "", "--appendonly", "no"]);
-    let warnings = open(&redis, "a").await.warnings().await.unwrap();
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("maxmemory-policy is allkeys-lru: jobs are lost when"), "{warnings:?}");
-    assert!(warnings[1].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
-    let redis = Redis::start_with(&["--maxmemory-policy", "volatile-lru", "--save", "60 1000"]);
-    let warnings = open(&redis, "a").await.warnings().await.unwrap();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains("since the last snapshot (save 60 1000)"), "{warnings:?}");
-    let redis = Redis::start_with(&["--appendonly", "yes"]);
-    assert!(open(&redis, "a").await.warnings().await.unwrap().is_empty());
-    // By the newer protocol, too, which has other words for a list of pairs.
-    let redis = Redis::start_with(&["--save", "", "--appendonly", "no"]);
-    let server = Server::at(&format!("{}?protocol=resp3", redis.url())).unwrap();
-    let warnings = Jobs::open(server, "a").await.unwrap().warnings().await.unwrap();
-    assert!(warnings[0].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
-}
-
-#[tokio::test]
-async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
-    let redis = Redis::start();
-    let user = [
-        "ACL",
-        "SETUSER",
-        "worker",
-        "on",
-        ">secret",
-        "~{orders}:*",
-        "-@all",
-        "+@hash",
-        "+@list",
-        "+@set",
-        "+@sortedset",
-        "+@string",
-        "+evalsha",
-        "+eval",
-        "+exists",
-        "+type",
-        "+del",
-        "+scan",
-        "+time",
-        "+info",
-        "+client|id",
-        "+client|unblock",
-    ];
-    let () = run(&redis, &user).await;
-    let url = format!("{}?user=worker&pass=secret", redis.url());
-    let jobs = Jobs::open(Server::at(&url).unwrap(), "orders").await.unwrap();
-    assert!(Jobs::open(Server::at(&url).unwrap(), "other").await.is_err());
-    jobs.enqueue_once(&[job("a"), job("b").delay(secs(60)), job("c").priority(1)]).await.unwrap();
-    timeout(SOON, jobs.ready()).await.unwrap();
-    let held = claim(&jobs, "one", 9).await;
-    assert_eq!(names(&held), ["c", "a"]);
-    let _ = jobs.requeue(&[HandBack::interrupted(held[0].lease.clone())]).await.unwrap();
-    let _ = jobs.nack(&held[1].lease, Duration::ZERO, "no").await.unwrap();
-    let held = claim(&jobs, "one", 9).await;
-    let _ = jobs.extend(&leases(&held), LEASE).await.unwrap();
-    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
-    assert_eq!(jobs.dead_letters(9).await.unwrap().len(), 1);
-    assert!(jobs.retry(&held[0].lease.id).await.unwrap());
-    jobs.find(&id("a")).await.unwrap();
-    jobs.counts().await.unwrap();
-    jobs.pause().await.unwrap();
-    jobs.is_paused().await.unwrap();
-    jobs.resume().await.unwrap();
-    jobs.begin_drain(&owner("one"), Some(secs(1))).await.unwrap();
-    jobs.end_drain(&owner("one")).await.unwrap();
-    jobs.forget_once(&[id("a")]).await.unwrap();
-    jobs.warnings().await.unwrap();
-    timeout(SOON, jobs.stop_waiting()).await.unwrap();
-}
 
 #[tokio::test]
 async fn two_queues_on_one_server_do_not_disturb_each_other() {
@@ -649,160 +467,6 @@ async fn after_many_jobs_nothing_is_left_but_what_is_counted() {
 }
 
 // === Waiting ===
-
-#[tokio::test]
-async fn a_waiter_is_told_of_a_job_when_it_comes_and_not_when_it_next_looks() {
-    let redis = Redis::start();
-    let (here, there) = (open(&redis, "wake").await, open(&redis, "wake").await);
-    let mut took = Vec::new();
-    for round in 0..20 {
-        let woken = async {
-            here.ready().await;
-            Instant::now()
-        };
-        let pushed = async {
-            sleep(Duration::from_millis(20 + round)).await;
-            let pushed = Instant::now();
-            there.enqueue(&job(&format!("job {round}"))).await.unwrap();
-            pushed
-        };
-        let (woken, pushed) = tokio::join!(timeout(SOON, woken), pushed);
-        took.push(woken.unwrap().saturating_duration_since(pushed));
-        let held = claim(&here, "one", 1).await;
-        assert_eq!(here.ack(&leases(&held)).await.unwrap(), [Held::Yours], "{round}");
-    }
-    took.sort_unstable();
-    eprintln!("push to start: median {:?}, longest {:?}", took[10], took[19]);
-    // A waiter that looks by itself would need a second on the average.
-    assert!(took[10] < Duration::from_millis(200), "{took:?}");
-}
-
-#[tokio::test]
-async fn an_idle_waiter_asks_about_once_a_second() {
-    let redis = Redis::start();
-    let jobs = open(&redis, "idle").await;
-    assert!(claim(&jobs, "one", 1).await.is_empty());
-    let asked = async || calls(&redis, "evalsha").await.0 + calls(&redis, "blpop").await.0;
-    let before = asked().await;
-    // As a worker does that is told of something else meanwhile: the wait at the server goes on.
-    let began = Instant::now();
-    while began.elapsed() < secs(6) {
-        assert!(timeout(Duration::from_millis(50), jobs.ready()).await.is_err());
-    }
-    let asked = asked().await - before;
-    let most = began.elapsed().as_secs() + 2;
-    assert!((3..=most).contains(&asked), "{asked} in {:?}", began.elapsed());
-}
-
-#[tokio::test]
-async fn a_delay_and_a_lease_that_end_wake_a_waiter() {
-    let redis = Redis::start();
-    let jobs = open(&redis, "due").await;
-    let other = open(&redis, "due").await;
-    // A waiter that only looks by itself does so after 2 s.
-    let slack = Duration::from_millis(900);
-    for delay in [300, 800] {
-        let delay = Duration::from_millis(delay);
-        jobs.stop_waiting().await;
-        let began = Instant::now();
-        jobs.enqueue(&job("a").delay(delay)).await.unwrap();
-        claim_next(&jobs, "one").await;
-        let took = began.elapsed();
-        assert!(took >= delay && took < delay + slack, "{took:?} after {delay:?}");
-        // What another process makes due earlier than was known is learnt at once, too.
-        jobs.stop_waiting().await;
-        let began = Instant::now();
-        let ends = async {
-            sleep(Duration::from_millis(100)).await;
-            other.begin_drain(&owner("one"), Some(delay)).await.unwrap();
-        };
-        let (held, ()) = tokio::join!(claim_next(&jobs, "two"), ends);
-        let took = began.elapsed();
-        assert!(took >= delay && took < delay + slack, "{took:?} after {delay:?}");
-        assert_eq!(jobs.ack(&[held.lease]).await.unwrap(), [Held::Yours]);
-        jobs.end_drain(&owner("one")).await.unwrap();
-    }
-}
-
-/// As a worker does that has nothing else to do.
-async fn claim_next(jobs: &Jobs, who: &str) -> Claimed<String> {
-    loop {
-        timeout(SOON, jobs.ready()).await.unwrap();
-        if let Some(job) = claim(jobs, who, 1).await.pop() {
-            return job;
-        }
-    }
-}
-
-async fn blocked(redis: &Redis) -> bool {
-    let info: String = run(redis, &["INFO", "clients"]).await;
-    !info.contains("blocked_clients:0")
-}
-
-#[tokio::test]
-async fn a_waiter_that_stops_leaves_nothing_at_the_server_and_can_wait_again() {
-    let redis = Redis::start();
-    let jobs = open(&redis, "stop").await;
-    jobs.stop_waiting().await;
-    for _ in 0..3 {
-        let began = Instant::now();
-        assert!(timeout(Duration::from_millis(30), jobs.ready()).await.is_err());
-        while !blocked(&redis).await {
-            assert!(began.elapsed() < SOON);
-        }
-        let stop = Instant::now();
-        jobs.stop_waiting().await;
-        assert!(!blocked(&redis).await);
-        // It is ended, not waited out; the pop lasts 2 s.
-        assert!(stop.elapsed() < Duration::from_millis(900), "{:?}", stop.elapsed());
-    }
-    let comes = job("a");
-    let (woken, added) = tokio::join!(timeout(SOON, jobs.ready()), jobs.enqueue(&comes));
-    woken.unwrap();
-    assert_eq!(added.unwrap(), Enqueued::Added);
-}
-
-/// I15
-#[tokio::test]
-async fn a_job_that_comes_at_the_very_moment_of_the_stop_wakes_somebody_else() {
-    let redis = Redis::start();
-    let (stops, stays, pushes) =
-        (open(&redis, "race").await, open(&redis, "race").await, open(&redis, "race").await);
-    for round in 0..200_u64 {
-        let waits = tokio::spawn({
-            let stops = stops.clone();
-            async move { drop(timeout(Duration::from_micros(500 * (round % 10)), stops.ready()).await) }
-        });
-        let pushed = async {
-            sleep(Duration::from_micros(370 * (round % 13))).await;
-            pushes.enqueue(&job("a")).await.unwrap();
-        };
-        let (waited, ()) = tokio::join!(waits, pushed);
-        waited.unwrap();
-        stops.stop_waiting().await;
-        // Not by looking for itself: that would take about 2 s, each time.
-        let began = Instant::now();
-        timeout(SOON, stays.ready()).await.unwrap();
-        let held = claim(&stays, "one", 9).await;
-        assert_eq!(names(&held), ["a"], "{round}");
-        assert!(began.elapsed() < Duration::from_millis(1_500), "{round}: {:?}", began.elapsed());
-        assert_eq!(stays.ack(&leases(&held)).await.unwrap(), [Held::Yours]);
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_is_gone_does_not_keep_a_waiter_from_stopping() {
-    let mut redis = Redis::start();
-    let jobs = open(&redis, "gone").await;
-    assert!(timeout(Duration::from_millis(300), jobs.ready()).await.is_err());
-    redis.kill();
-    // The claim that follows says what is wrong.
-    timeout(SOON, jobs.ready()).await.unwrap();
-    jobs.claim(&owner("one"), 1, LEASE).await.unwrap_err();
-    timeout(SOON, jobs.stop_waiting()).await.unwrap();
-}
-
-// === Bad input ===
 
 #[tokio::test]
 async fn a_job_that_cannot_be_read_is_a_dead_letter_with_the_reason_and_the_others_are_done() {

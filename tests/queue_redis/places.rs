@@ -1,0 +1,195 @@
+//! Names, servers, users and keys: what a queue is opened on, and what is refused.
+
+use super::sentinel::Watched;
+use super::*;
+
+#[tokio::test]
+async fn a_name_that_is_no_plain_name_is_refused_with_the_rule() {
+    let redis = Redis::start();
+    for name in ["", "a b", "{a}", "a:b", "ä", "a\n", &"n".repeat(65)] {
+        let refused = Jobs::open(at(&redis), name).await.unwrap_err();
+        assert!(matches!(refused, OpenError::BadName(_)), "{name:?}: {refused}");
+        let rule = "cannot name a queue: letters, digits, '.', '_' and '-' (of a stream also ':'), at least 1 and at most 64";
+        assert!(refused.to_string().ends_with(rule), "{refused}");
+    }
+    open(&redis, &format!("A.b_c-9{}", "n".repeat(57))).await;
+    assert_eq!(keys(&redis).await.len(), 1);
+}
+
+#[test]
+fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
+    for (url, why) in [
+        ("http://:hunter2@host", "redis+sentinel://): it begins with none of these"),
+        ("redis://:hunter2@host/x", "database number"),
+        ("redis+sentinel://:hunter2@host", "which master"),
+        ("redis+sentinel://:hunter2@host:26379/", "which master"),
+        ("redis+sentinel://:hunter2@host:1,/m", "no host"),
+        ("redis+sentinel://:hunter2@host:x1/m", "no port of a sentinel"),
+        ("redis+sentinel://:hunter2@host/m/x", "database number"),
+        ("hunter2", "it begins with none of these"),
+        ("rediss://:hunter2@host", "TLS is a feature of the crate redis"),
+    ] {
+        let refused = Server::at(url).unwrap_err().to_string();
+        assert!(refused.contains(why) && !refused.contains("hunter2"), "{url}: {refused}");
+        assert!(refused.starts_with("the URL is none of a Redis (redis://, "), "{refused}");
+    }
+    for url in ["redis://u:hunter2@host:1/2", "redis+sentinel://u:hunter2@[::1]:1,b/m/2", "redis+unix:///a"] {
+        let server = format!("{:?}", Server::at(url).unwrap());
+        assert!(!server.contains("hunter2"), "{server}");
+    }
+}
+
+#[tokio::test]
+async fn keys_of_somebody_else_are_left_alone_and_named() {
+    let redis = Redis::start();
+    let refused = async |name: &str| Jobs::open(at(&redis), name).await.unwrap_err().to_string();
+    let () = run(&redis, &["SET", "{a}:pending", "mine"]).await;
+    assert_eq!(refused("a").await, "key {a}:pending is not a queue's: it is a string, and should be a list");
+    let _: i64 = run(&redis, &["RPUSH", "{b}:pending", "mine"]).await;
+    assert_eq!(
+        refused("b").await,
+        "key {b}:pending is not a queue's: it is there, and no key says of which layout it is"
+    );
+    let () = run(&redis, &["SET", "{c}:layout", "something else"]).await;
+    assert_eq!(
+        refused("c").await,
+        "key {c}:layout is not a queue's: it says \"something else\", and should say \"winddown list 1\""
+    );
+    let () = run(&redis, &["SET", "{d}:layout", "winddown stream 1"]).await;
+    assert!(refused("d").await.contains("should say \"winddown list 1\""));
+    for (layout, found) in [("winddown list 0", 0), ("winddown list 2", 2)] {
+        let () = run(&redis, &["SET", "{e}:layout", layout]).await;
+        let said = format!("key {{e}}:layout says layout {found}, and this version needs layout 1");
+        assert_eq!(refused("e").await, said);
+    }
+    assert_eq!(keys(&redis).await, ["{a}:pending", "{b}:pending", "{c}:layout", "{d}:layout", "{e}:layout"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_an_error_and_no_panic() {
+    let mut redis = Redis::start();
+    let server = at(&redis);
+    redis.kill();
+    let refused = Jobs::open(server, "a").await.unwrap_err();
+    assert!(matches!(refused, OpenError::Server(_)), "{refused:?}");
+    assert_eq!(refused.to_string(), "could not open the queue");
+    // Which one, too: the system's own words do not say that.
+    assert!(why(&refused).starts_with(&format!("{}: ", redis.socket().display())), "{}", why(&refused));
+    let watched = Server::at("redis+sentinel://:hunter2@127.0.0.1:1,127.0.0.1:2/orders").unwrap();
+    let refused = Jobs::open(watched, "a").await.unwrap_err();
+    let start = "master orders of the sentinels 127.0.0.1:1, 127.0.0.1:2: ";
+    assert!(why(&refused).starts_with(start), "{}", why(&refused));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named_with_the_time_it_had() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "a").await;
+    let () = run(&redis, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let error = jobs.enqueue(&job("a")).await.unwrap_err();
+    assert_eq!(why(&error), format!("{} did not answer within 5 s", redis.socket().display()));
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_is_told_what_it_lacks() {
+    let redis = Redis::start();
+    let () = run(&redis, &["ACL", "SETUSER", "w", "on", ">w", "~{a}:*", "+@all"]).await;
+    let () = run(&redis, &["ACL", "SETUSER", "v", "on", ">v", "~*", "+info"]).await;
+    for (login, lacks) in [
+        ("user=w&pass=w", "no permissions to access one of the keys"),
+        ("user=v&pass=v", "no permissions to run the 'evalsha' command"),
+        ("user=v&pass=wrong", "authentication failed"),
+    ] {
+        let server = Server::at(&format!("{}?{login}", redis.url())).unwrap();
+        let refused = Jobs::open(server, "b").await.unwrap_err();
+        assert!(why(&refused).contains(lacks), "{login}: {}", why(&refused));
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_found_by_the_sentinels_that_watch_it() {
+    let watched = Watched::start().await;
+    // The first Sentinel is not there.
+    let url = watched.url().replace("//", "//127.0.0.1:1,").replace("/crew/0", "/crew/3");
+    let jobs = Jobs::open(Server::at(&url).unwrap(), "orders").await.unwrap();
+    jobs.enqueue(&job("a")).await.unwrap();
+    timeout(SOON, jobs.ready()).await.unwrap();
+    assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
+    let unknown = Server::at(&url.replace("/crew", "/others")).unwrap();
+    let error = Jobs::open(unknown, "orders").await.unwrap_err();
+    assert!(why(&error).contains("does not know the master"), "{}", why(&error));
+}
+
+#[tokio::test]
+async fn settings_that_put_jobs_at_risk_are_named() {
+    let redis = Redis::start_with(&["--maxmemory-policy", "allkeys-lru", "--save", "", "--appendonly", "no"]);
+    let warnings = open(&redis, "a").await.warnings().await.unwrap();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].starts_with("maxmemory-policy is allkeys-lru: jobs are lost when"), "{warnings:?}");
+    assert!(warnings[1].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
+    let redis = Redis::start_with(&["--maxmemory-policy", "volatile-lru", "--save", "60 1000"]);
+    let warnings = open(&redis, "a").await.warnings().await.unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("since the last snapshot (save 60 1000)"), "{warnings:?}");
+    let redis = Redis::start_with(&["--appendonly", "yes"]);
+    assert!(open(&redis, "a").await.warnings().await.unwrap().is_empty());
+    // By the newer protocol, too, which has other words for a list of pairs.
+    let redis = Redis::start_with(&["--save", "", "--appendonly", "no"]);
+    let server = Server::at(&format!("{}?protocol=resp3", redis.url())).unwrap();
+    let warnings = Jobs::open(server, "a").await.unwrap().warnings().await.unwrap();
+    assert!(warnings[0].starts_with("appendonly is no and save is empty: all jobs"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
+    let redis = Redis::start();
+    let user = [
+        "ACL",
+        "SETUSER",
+        "worker",
+        "on",
+        ">secret",
+        "~{orders}:*",
+        "-@all",
+        "+@hash",
+        "+@list",
+        "+@set",
+        "+@sortedset",
+        "+@string",
+        "+evalsha",
+        "+eval",
+        "+exists",
+        "+type",
+        "+del",
+        "+scan",
+        "+time",
+        "+info",
+        "+client|id",
+        "+client|unblock",
+    ];
+    let () = run(&redis, &user).await;
+    let url = format!("{}?user=worker&pass=secret", redis.url());
+    let jobs = Jobs::open(Server::at(&url).unwrap(), "orders").await.unwrap();
+    assert!(Jobs::open(Server::at(&url).unwrap(), "other").await.is_err());
+    jobs.enqueue_once(&[job("a"), job("b").delay(secs(60)), job("c").priority(1)]).await.unwrap();
+    timeout(SOON, jobs.ready()).await.unwrap();
+    let held = claim(&jobs, "one", 9).await;
+    assert_eq!(names(&held), ["c", "a"]);
+    let _ = jobs.requeue(&[HandBack::interrupted(held[0].lease.clone())]).await.unwrap();
+    let _ = jobs.nack(&held[1].lease, Duration::ZERO, "no").await.unwrap();
+    let held = claim(&jobs, "one", 9).await;
+    let _ = jobs.extend(&leases(&held), LEASE).await.unwrap();
+    let _ = jobs.dead_letter(&held[0].lease, "no").await.unwrap();
+    assert_eq!(jobs.dead_letters(9).await.unwrap().len(), 1);
+    assert!(jobs.retry(&held[0].lease.id).await.unwrap());
+    jobs.find(&id("a")).await.unwrap();
+    jobs.counts().await.unwrap();
+    jobs.pause().await.unwrap();
+    jobs.is_paused().await.unwrap();
+    jobs.resume().await.unwrap();
+    jobs.begin_drain(&owner("one"), Some(secs(1))).await.unwrap();
+    jobs.end_drain(&owner("one")).await.unwrap();
+    jobs.forget_once(&[id("a")]).await.unwrap();
+    jobs.warnings().await.unwrap();
+    timeout(SOON, jobs.stop_waiting()).await.unwrap();
+}
