@@ -11,7 +11,8 @@ mod redis_server;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crew::{Dice, QUEUE, Scene, Stamp, duty, eventually, kill, ms, term, times};
+use crew::limits::times;
+use crew::{Dice, QUEUE, Scene, Stamp, duty, eventually, kill, ms, term};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use redis_server::Redis;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -13,6 +13,12 @@ use winddown::testing::process::{Exit, Process, Running, Signal};
 
 use crate::client::{Answer, Client};
 use crate::redis_server::Redis;
+
+#[path = "../support/limits.rs"]
+mod limits;
+
+use limits::eventually_within;
+pub use limits::times;
 
 /// Far more than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -36,12 +42,8 @@ pub fn order(id: &str, work_ms: u64) -> String {
 }
 
 /// Looks again and again, for as long as is bearable.
-pub async fn eventually(what: &str, mut look: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !look().await {
-        assert!(began.elapsed() < SOON, "{what}: not in {SOON:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+pub async fn eventually(what: &str, look: impl AsyncFnMut() -> bool) {
+    eventually_within(SOON, what, look).await;
 }
 
 /// For what this machine does not let us do: never silently.
@@ -52,11 +54,6 @@ pub fn skip(why: &str) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
         let _ = file.and_then(|mut file| writeln!(file, "orders: {why}"));
     }
-}
-
-/// The short count, or the one of `--full`.
-pub fn times(short: u32, full: u32) -> u32 {
-    if std::env::var_os("WINDDOWN_FULL").is_some() { full } else { short }
 }
 
 // === impl Place ===

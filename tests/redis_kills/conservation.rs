@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use winddown::testing::process::Process;
 
-use super::crew::{Dice, Scene, duty, eventually, held_by, kill, ms, overlaps, term, times, told};
+use super::crew::limits::times;
+use super::crew::{Dice, Scene, duty, eventually, held_by, kill, ms, overlaps, term, told};
 use super::redis_server::Redis;
 
 const CREW: usize = 4;

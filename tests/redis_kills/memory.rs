@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::crew::{QUEUE, Scene, duty, eventually, term, times};
+use super::crew::limits::times;
+use super::crew::{QUEUE, Scene, duty, eventually, term};
 use super::redis_server::Redis;
 
 /// What the kernel says that a process has in memory, in KiB.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use winddown::queue::{self, Leased, NewJob, Owner, Queue};
 use winddown::{BoxError, Budget, Cx, ShutdownCoordinator, signal};
 
-use super::crew::{Dice, QUEUE, SOON, eventually, ms, times, waiting};
+use super::crew::limits::times;
+use super::crew::{Dice, QUEUE, SOON, eventually, ms, waiting};
 use super::redis_server::Redis;
 use winddown::queue::redis::{List, Server};
 

@@ -2,12 +2,18 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, MutexGuard};
+
+#[path = "../support/limits.rs"]
+mod limits;
+
+use limits::eventually_within;
+pub use limits::times;
 
 /// Far more than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -22,18 +28,9 @@ pub struct Place {
     _machine: MutexGuard<'static, ()>,
 }
 
-/// The short count, or the one of `--full`.
-pub fn times(short: u64, full: u64) -> u64 {
-    if std::env::var_os("WINDDOWN_FULL").is_some() { full } else { short }
-}
-
 /// Looks again and again, for as long as is bearable.
-pub async fn eventually(what: &str, mut look: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !look().await {
-        assert!(began.elapsed() < SOON, "{what}: not in {SOON:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+pub async fn eventually(what: &str, look: impl AsyncFnMut() -> bool) {
+    eventually_within(SOON, what, look).await;
 }
 
 /// Sends a request that says `connection: close`, and reads to the end.

@@ -11,6 +11,11 @@ use winddown::testing::process::{Exit, Process, Running, Signal};
 
 use super::redis_server::Redis;
 
+#[path = "limits.rs"]
+pub mod limits;
+
+use limits::eventually_within;
+
 /// Far more than anything here takes on a slow machine.
 pub const SOON: Duration = Duration::from_secs(120);
 pub const QUEUE: &str = "orders";
@@ -59,18 +64,9 @@ pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The short count, or the one of `--full`.
-pub fn times(short: u64, full: u64) -> u64 {
-    if std::env::var_os("WINDDOWN_FULL").is_some() { full } else { short }
-}
-
 /// Looks again and again, for as long as is bearable.
-pub async fn eventually(what: &str, mut look: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !look().await {
-        assert!(began.elapsed() < SOON, "{what}: not in {SOON:?}");
-        tokio::time::sleep(ms(10)).await;
-    }
+pub async fn eventually(what: &str, look: impl AsyncFnMut() -> bool) {
+    eventually_within(SOON, what, look).await;
 }
 
 pub fn duty(kind: &str, lengths: &[u64]) -> Value {
