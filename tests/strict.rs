@@ -260,3 +260,15 @@ async fn a_worker_takes_the_first_queue_first_and_hands_back_to_each() {
     assert_eq!(ids(&left), ["job-4", "job-5", "job-6"]);
     assert_eq!(left.iter().map(|job| job.interruptions).collect::<Vec<_>>(), [1, 1, 0]);
 }
+
+/// A name may have 255 bytes, and the number of the eleventh queue has two digits.
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_is_not_lost_over_a_queue_for_which_the_owners_name_is_too_long() {
+    for length in [252, 253] {
+        let probes: Vec<Probe> = (0..11).map(|number| Probe::with(number..number + 1)).collect();
+        let strict = Strict::new(probes.clone());
+        let owner: Owner = "o".repeat(length).parse().unwrap();
+        let claimed = strict.claim(&owner, 100, LEASE).await.unwrap();
+        assert_eq!(claimed.len(), if length == 252 { 11 } else { 10 });
+    }
+}

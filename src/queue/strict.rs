@@ -255,8 +255,10 @@ impl<Q: Queue> Queue for Strict<Q> {
             if claimed.is_empty() || claimed.len() >= max {
                 break;
             }
-            let inner = Self::inner(owner, number)?;
-            match self.queues[number].claim(&inner, max - claimed.len(), lease).await {
+            let more = async {
+                self.queues[number].claim(&Self::inner(owner, number)?, max - claimed.len(), lease).await
+            };
+            match more.await {
                 Ok(more) => claimed.extend(more),
                 // What was claimed is to be worked on; the next call tells.
                 Err(_) => break,

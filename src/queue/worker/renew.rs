@@ -18,7 +18,8 @@ const BATCH: usize = 1000;
 const PARTS: u32 = 3;
 /// A renewal that failed is tried again after this part of the lease.
 const RETRY_PARTS: u32 = 15;
-const END_DRAIN_TRIES: u32 = 3;
+/// How often what is left to say after the work is said.
+const LAST_TRIES: u32 = 3;
 /// For how long, at the most, a stop is held up by a claim that has no answer, once all else is over.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -44,11 +45,11 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
         if desk.unanswered.load(Ordering::SeqCst) {
             // What no answer tells of would be held by nobody, until the end of its lease counts as a crash.
             mark = Mark::Stays;
-            drop(timeout(left.min(LAST_WORD), say_again(&desk)).await);
+            drop(timeout(left.min(LAST_WORD), a_few_times(&desk, || begin_drain(&desk))).await);
         }
         // What is kept, because it would not stop, is to count as interrupted at the kill: for that the mark stays, too.
         if mark == Mark::Passes && !desk.flights.any_kept() {
-            drop(timeout(left, take_the_mark_away(&desk)).await);
+            drop(timeout(left, a_few_times(&desk, || end_drain(&desk))).await);
         }
     };
     let renewal = async {
@@ -120,18 +121,18 @@ async fn begin_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
     heard
 }
 
-async fn say_again<Q: Queue>(desk: &Desk<Q>) {
-    for failures in 0..END_DRAIN_TRIES {
-        if begin_drain(desk).await {
-            return;
-        }
-        desk.wait(failures).await;
-    }
+/// Whether the queue has heard it.
+async fn end_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
+    desk.heard(desk.queue.end_drain(&desk.owner).await).is_some()
 }
 
-async fn take_the_mark_away<Q: Queue>(desk: &Desk<Q>) {
-    for failures in 0..END_DRAIN_TRIES {
-        if desk.heard(desk.queue.end_drain(&desk.owner).await).is_some() {
+/// Until it is heard, but not for ever.
+async fn a_few_times<Q, Fut>(desk: &Desk<Q>, mut call: impl FnMut() -> Fut)
+where
+    Fut: Future<Output = bool>,
+{
+    for failures in 0..LAST_TRIES {
+        if call().await {
             return;
         }
         desk.wait(failures).await;
