@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use winddown::queue::Counts;
 use winddown::testing::process::{Running, Signal};
 
-use super::crew::{Scene, duty, eventually, held_by, is_frozen, kill, overlaps, term, told};
+use super::crew::{Scene, Stamp, duty, eventually, held_by, is_frozen, kill, overlaps, term, told};
 use super::redis_server::Redis;
 
 const LEASE_MS: u64 = 900;
@@ -106,10 +107,27 @@ async fn go_to(point: &Point, on_a_stream: bool, how: &str, again_ms: u64) -> Th
     There { redis, scene, running, pid, held, crashes }
 }
 
+impl Point {
+    /// What was held was interrupted where the queue knew of the stop, and crashed otherwise; `crashes` were there before.
+    fn assert_counted(&self, counts: Counts, stamps: &[Stamp], held: &BTreeSet<String>, crashes: u64) {
+        let name = self.name;
+        let lost = held.len() as u64;
+        let (interruptions, crashes) =
+            if self.marked { (AT_ONCE as u64, crashes) } else { (0, crashes + lost) };
+        assert_eq!(
+            (counts.interruptions, counts.crashes, counts.dead),
+            (interruptions, crashes, 0),
+            "{name}: {held:?}"
+        );
+        assert_eq!(told(stamps), (interruptions, crashes), "{name}");
+        let failed = stamps.iter().filter(|stamp| stamp.attempts > 0).count();
+        assert!(self.kind == "fail" || failed == 0, "{name}: an attempt was used");
+    }
+}
+
 async fn killed_at(point: &Point, on_a_stream: bool) {
     let name = point.name;
-    let There { redis, scene, running, pid: _, held, mut crashes } =
-        go_to(point, on_a_stream, "kill", 10).await;
+    let There { redis, scene, running, pid: _, held, crashes } = go_to(point, on_a_stream, "kill", 10).await;
     assert!(running.wait().await.was_killed());
     let next = scene.crew("next").args(["--lease", "900"]).start().await.unwrap();
     scene.until_done().await;
@@ -118,16 +136,7 @@ async fn killed_at(point: &Point, on_a_stream: bool) {
     let (stamps, effects, counts) = (scene.stamps().await, scene.effects().await, scene.counts().await);
     assert_eq!(effects.len() as u64, JOBS, "{name}");
     assert!(overlaps(&stamps, None).is_empty(), "{name}: {stamps:?}");
-    let interruptions = if point.marked { AT_ONCE as u64 } else { 0 };
-    crashes += if point.marked { 0 } else { held.len() as u64 };
-    assert_eq!(
-        (counts.interruptions, counts.crashes, counts.dead),
-        (interruptions, crashes, 0),
-        "{name}: {held:?}"
-    );
-    assert_eq!(told(&stamps), (interruptions, crashes), "{name}");
-    let failed = stamps.iter().filter(|stamp| stamp.attempts > 0).count();
-    assert!(point.kind == "fail" || failed == 0, "{name}: an attempt was used");
+    point.assert_counted(counts, &stamps, &held, crashes);
     // What had taken effect, and was not acked, does so again; nothing else does.
     let again = effects.values().filter(|&&effects| effects > 1).count();
     assert!(effects.values().all(|&effects| effects <= 2), "{name}: {effects:?}");
@@ -141,7 +150,7 @@ async fn killed_at(point: &Point, on_a_stream: bool) {
 
 async fn frozen_at(point: &Point, on_a_stream: bool) {
     let name = point.name;
-    let There { redis, scene, running: frozen, pid, held, mut crashes } =
+    let There { redis, scene, running: frozen, pid, held, crashes } =
         go_to(point, on_a_stream, "stop", 2_000).await;
     let before = scene.effects().await;
     let next = scene.crew("next").args(["--lease", "2000", "--concurrency", "5"]).start().await.unwrap();
@@ -168,14 +177,7 @@ async fn frozen_at(point: &Point, on_a_stream: bool) {
     let (stamps, effects, counts) = (scene.stamps().await, scene.effects().await, scene.counts().await);
     assert_eq!(effects.len() as u64, JOBS, "{name}");
     assert!(overlaps(&stamps, Some(pid)).is_empty(), "{name}: {stamps:?}");
-    let interruptions = if point.marked { AT_ONCE as u64 } else { 0 };
-    crashes += if point.marked { 0 } else { held.len() as u64 };
-    assert_eq!(
-        (counts.interruptions, counts.crashes, counts.dead),
-        (interruptions, crashes, 0),
-        "{name}: {held:?}"
-    );
-    assert_eq!(told(&stamps), (interruptions, crashes), "{name}");
+    point.assert_counted(counts, &stamps, &held, crashes);
     for id in &held {
         let told =
             frozen.exit.stderr.lines().any(|line| line.contains("lease.lost") && line.contains(id.as_str()));
@@ -184,8 +186,6 @@ async fn frozen_at(point: &Point, on_a_stream: bool) {
         let expected = before.get(id).copied().unwrap_or(0) + 1;
         assert_eq!(effects[id], expected, "{name}: {id}: {stamps:?}");
     }
-    let failed = stamps.iter().filter(|stamp| stamp.attempts > 0).count();
-    assert!(point.kind == "fail" || failed == 0, "{name}: an attempt was used");
     drop(redis);
 }
 
