@@ -22,6 +22,8 @@ use std::time::Duration;
 
 mod job;
 pub mod memory;
+#[cfg(any(feature = "redis", feature = "sqlx-sqlite"))]
+mod millis;
 mod name;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -88,7 +88,6 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::RedisError;
 
@@ -109,9 +108,6 @@ pub use self::stream::Stream;
 
 /// The longest name of a queue, a stream or a group.
 const NAME_MAX: usize = 64;
-
-/// The longest time that is written: a hundred years, so that no sum of times is out of bounds.
-const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// Where a Redis is, and how it is reached; clones share the connection.
 ///
@@ -195,11 +191,6 @@ fn check_name(name: &str, others: &'static str) -> Result<(), OpenError> {
         return Err(OpenError::BadName(name.chars().take(NAME_MAX).collect()));
     }
     Ok(())
-}
-
-/// Milliseconds, rounded up: what is due after a moment is never due before it.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }
 
 // === impl OpenError ===

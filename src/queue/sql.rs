@@ -61,6 +61,7 @@ use sqlx::{Connection, SqlitePool};
 use tokio::sync::watch;
 
 use self::statements::Statements;
+use super::millis::millis;
 use super::{Enqueued, Held, JobId, Lease, LeaseLost, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod open;
@@ -217,7 +218,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Sqlite<T> {
             .bind(job.id.as_str())
             .bind(job.priority)
             .bind(payload)
-            .bind(port::millis(job.delay))
+            .bind(millis(job.delay))
             .execute(conn)
             .await
             .map_err(failed)?;

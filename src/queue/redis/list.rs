@@ -10,7 +10,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::calls::Calls;
 use super::link::{Link, Script};
 use super::wait::Waiter;
-use super::{OpenError, Server, check_name, layout, millis};
+use super::{OpenError, Server, check_name, layout};
+use crate::queue::millis::millis;
 use crate::queue::{Enqueued, JobId, MAX_CRASHES, NewJob, QueueError, Standing};
 
 mod groups;

@@ -11,15 +11,13 @@ use tokio::time::{sleep, timeout};
 
 use super::statements::Statements;
 use super::{Sqlite, row};
+use crate::queue::millis::millis;
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };
 
 /// How often a waiter looks for jobs that another process has enqueued.
 const POLL: Duration = Duration::from_secs(1);
-
-/// The longest time that is put into a row: a hundred years, so that no sum of times is out of bounds.
-const LONGEST: i64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// What a holder wants done with jobs.
 #[derive(Clone, Copy)]
@@ -30,11 +28,6 @@ pub(super) enum Change<'a> {
     Ack,
     Nack(Duration, &'a str),
     DeadLetter(&'a str),
-}
-
-/// Milliseconds, rounded up: what is due after a moment is never due before it.
-pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST).min(LONGEST)
 }
 
 /// Does what the holder of each lease asks for, in one statement, and tells of those that are held no more.

@@ -10,8 +10,9 @@ use super::groups::{add_groups, by_claim, in_order};
 use super::reply::{self, Misfit, Parts};
 use super::{BATCH, List, scripts};
 use crate::catch::with_sources;
+use crate::queue::millis::millis;
 use crate::queue::redis::calls::Call;
-use crate::queue::redis::{millis, wait};
+use crate::queue::redis::wait;
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };

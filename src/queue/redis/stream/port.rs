@@ -10,8 +10,9 @@ use super::Stream;
 use super::answer::{self, Letter, Step, verdicts};
 use super::scripts::{COUNTS, DEAD, DRAIN, EXTEND, FAIL, REQUEUE, RETRY, STEP};
 use crate::catch::with_sources;
+use crate::queue::millis::millis;
 use crate::queue::redis::calls::Call;
-use crate::queue::redis::{millis, wait};
+use crate::queue::redis::wait;
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
 };

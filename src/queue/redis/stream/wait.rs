@@ -10,8 +10,8 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::Stream;
 use super::scripts::LOOK;
 use crate::BoxError;
+use crate::queue::millis::millis;
 use crate::queue::redis::link::Link;
-use crate::queue::redis::millis;
 use crate::queue::redis::wait::{BLOCK, Line, Source, Waiter};
 
 /// Whether there is something, else how long until there is (below 0: not known), and behind which entries of the stream and of
