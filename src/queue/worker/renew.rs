@@ -16,7 +16,7 @@ use crate::queue::{Lease, Queue};
 const BATCH: usize = 1000;
 /// A lease is renewed when one part of three has gone, so that two tries may fail.
 const PARTS: u32 = 3;
-/// A renewal that failed is tried again after this part of the lease.
+/// A renewal that failed is tried again after this part of the lease, while there is a lease that it can save.
 const RETRY_PARTS: u32 = 15;
 /// How often what is left to say after the work is said.
 const LAST_TRIES: u32 = 3;
@@ -67,7 +67,7 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
                 () = over.cancelled() => return,
                 renewed = renew_all(&desk) => renewed,
             };
-            pause = if renewed { lease / PARTS } else { lease / RETRY_PARTS };
+            pause = if !renewed && desk.flights.any_in_time() { lease / RETRY_PARTS } else { lease / PARTS };
         }
     };
     let watch = async {

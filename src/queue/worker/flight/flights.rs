@@ -97,6 +97,12 @@ impl Flights {
         self.any_kept.load(Ordering::Acquire)
     }
 
+    /// Whether there is a lease that has not ended yet.
+    pub(in crate::queue::worker) fn any_in_time(&self) -> bool {
+        let now = self.clock.now();
+        lock(&self.table).held.iter().any(|flight| now < flight.until.load(Ordering::Acquire))
+    }
+
     pub(in crate::queue::worker) fn len(&self) -> usize {
         lock(&self.table).count
     }
