@@ -145,7 +145,7 @@ async fn a_part_with_a_longer_budget_hands_back_before_the_whole_closes() {
 #[tokio::test(start_paused = true)]
 async fn time_that_the_drain_left_goes_to_shields_and_not_to_what_does_not_move() {
     for (shielded, took) in
-        [(true, 200 * MS + 2 * Duration::from_secs(1)), (false, 200 * MS + 500 * MS + 40 * MS)]
+        [(true, 200 * MS + 2 * Duration::from_secs(1)), (false, 200 * MS + 500 * MS + 220 * MS)]
     {
         let budget = Budget::given(Duration::from_secs(10), "test").drain(200 * MS);
         let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
@@ -172,6 +172,28 @@ async fn time_that_the_drain_left_goes_to_shields_and_not_to_what_does_not_move(
         assert_eq!(report.took(), took, "{report}");
         assert_eq!(report.gate("jobs").unwrap().still_running, usize::from(stuck.is_some()), "{report}");
     }
+}
+
+/// On a machine that is busy: the thread comes to the job only when the window is over, and there is time enough.
+#[tokio::test(start_paused = true)]
+async fn what_ends_a_little_after_the_cancel_window_still_goes_back_while_there_is_time() {
+    let budget = Budget::given(Duration::from_secs(10), "test").drain(200 * MS);
+    let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+    let jobs =
+        shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
+    let jobs: Vec<_> = (0..3).map(|number| jobs.admit(number).unwrap()).collect();
+    tokio::spawn(async move {
+        // Each a little before the others would be given up.
+        tokio::time::sleep(200 * MS + 500 * MS).await;
+        for job in jobs {
+            tokio::time::sleep(180 * MS).await;
+            drop(job);
+        }
+    });
+    shutdown.handle().trigger("test");
+    let report = shutdown.run().await;
+    let gate = report.gate("jobs").unwrap();
+    assert_eq!((gate.held, gate.handed_back, gate.lost), (3, 3, 0), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

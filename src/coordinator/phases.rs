@@ -22,6 +22,8 @@ use crate::trigger::Reason;
 const FIRST_POLL: Duration = Duration::from_millis(20);
 /// How long work that was cut may take to see that.
 const LAST_STEP: Duration = Duration::from_millis(20);
+/// For how long nothing may end of what was cut, while there is time: a thread may be kept from its work by others.
+const STANDSTILL: Duration = Duration::from_millis(200);
 /// How long a task may take to end by itself after the hard signal before it is dropped.
 const TASK_END: Duration = Duration::from_millis(50);
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -301,17 +303,15 @@ async fn hand_back(
         () = control.passed(Phase::Requeue, Some(window)) => false,
     };
     // An early drain leaves more time than was planned: it goes to what is shielded, and to what still comes back.
-    while !all_gone && Instant::now() < latest.min(control.deadline(Phase::Requeue).unwrap_or(latest)) {
-        let left = in_flight(&gates);
-        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
-        if shields(&gates) == 0 && in_flight(&gates) >= left {
-            break;
-        }
+    if !all_gone {
+        let goes_on = while_it_ends(control, &gates, latest, STANDSTILL, || shields(&gates) > 0);
+        all_gone = tokio::select! { biased; () = &mut gone => true, () = goes_on => false };
     }
     if !all_gone {
         // The window is over: shields fall, and what does not even see that is taken away.
         gates.iter().for_each(Gate::cut);
-        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
+        let goes_on = while_it_ends(control, &gates, latest + time_left / 4, LAST_STEP, || false);
+        all_gone = tokio::select! { biased; () = &mut gone => true, () = goes_on => false };
     }
     if !all_gone && overdue.iter().any(|unit| !unit.is_done()) {
         // Only now, so that a task whose job was cut may end by itself.
@@ -338,6 +338,25 @@ async fn hand_back(
     }
     // What went after the window, but before the phase's end, is not overdue.
     (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time
+}
+
+/// Returns at `latest`, or when nothing has ended for as long as `standstill`, and nothing is `excused`.
+async fn while_it_ends(
+    control: &Control,
+    gates: &[Gate],
+    latest: Instant,
+    standstill: Duration,
+    excused: impl Fn() -> bool,
+) {
+    let (mut left, mut until) = (in_flight(gates), Instant::now() + standstill);
+    while Instant::now() < until.min(latest).min(control.deadline(Phase::Requeue).unwrap_or(latest)) {
+        tokio::time::sleep(LAST_STEP).await;
+        let now_left = in_flight(gates);
+        if now_left < left || excused() {
+            until = Instant::now() + standstill;
+        }
+        left = now_left;
+    }
 }
 
 fn shields(gates: &[Gate]) -> usize {
