@@ -90,7 +90,7 @@ pub trait Queue: Send + Sync + 'static {
     ///
     /// A hint: it may return when there is nothing, also because the queue could not be asked; the next
     /// [`claim`](Queue::claim) tells. A delay or a lease that ends wakes at that moment, a job enqueued by the same process at
-    /// once, one of another process within two seconds at the latest, and where the technology tells of it within milliseconds.
+    /// once, one of another process within three seconds at the latest, and where the technology tells of it within milliseconds.
     ///
     /// # Cancel safety
     ///
