@@ -102,7 +102,8 @@ pub struct GateReport {
     pub let_in: usize,
     /// What was finished.
     pub finished: usize,
-    /// What was handed back through the re-enqueue callback.
+    /// What was handed back through the re-enqueue callback; of a queue's worker also the jobs that the queue had given to somebody
+    /// else by then.
     pub handed_back: usize,
     /// Peers that were cut, by the state they were in.
     pub cut: Vec<(String, usize)>,

@@ -381,6 +381,40 @@ async fn a_job_whose_lease_the_queue_calls_lost_is_cut_at_once() {
     assert_eq!((jobs.calls("ack").len(), jobs.calls("nack").len(), jobs.calls("requeue").len()), (0, 0, 0));
 }
 
+/// With whoever has it now, it is back where it came from: it was not finished here, and is not lost.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_the_queue_has_given_to_somebody_else_counts_as_handed_back_and_is_not_asked_about_again()
+{
+    for renewal in [true, false] {
+        let (jobs, does) = (Probe::with(1..=2), Does::new(Act::Forever { shielded: false }));
+        let told = if renewal { &jobs.extend_says_lost } else { &jobs.settling_says_lost };
+        told.store(true, Ordering::SeqCst);
+        let mut work = queue::work("jobs", jobs.clone(), does.clone()).lease(ms(3_000));
+        if !renewal {
+            work = work.task_limit(ms(1_000));
+        }
+        let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+        assert_eq!(ledger(&report), (2, 0, 2, 0), "{report}");
+        assert!(report.is_clean() && report.gate("jobs").unwrap().adds_up(), "{report}");
+        assert!(
+            report.took() >= ms(950) && report.took() < ms(1_100),
+            "once the queue has said so: {report}"
+        );
+        assert_eq!(jobs.calls("requeue"), []);
+        assert_eq!(jobs.calls("nack").len(), if renewal { 0 } else { 2 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_done_is_finished_though_somebody_else_has_it_too() {
+    let (jobs, does) = (Probe::with(1..=2), Does::new(Act::Sleep(ms(100))));
+    jobs.settling_says_lost.store(true, Ordering::SeqCst);
+    let work = queue::work("jobs", jobs.clone(), does.clone());
+    let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+    assert_eq!(ledger(&report), (2, 2, 0, 0), "{report}");
+    assert!(report.is_clean(), "{report}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_is_cut_in_time_also_while_a_renewal_hangs() {
     for lease in [ms(900), ms(12_000)] {

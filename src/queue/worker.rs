@@ -25,7 +25,7 @@ pub use flight::Leased;
 pub use handler::{Handler, HandlerFn};
 
 use desk::Desk;
-use flight::Stage;
+use flight::{Loss, Stage};
 
 /// A worker that claims jobs from a [`Queue`] and runs a [`Handler`] on each; made by [`work`].
 ///
@@ -223,6 +223,9 @@ async fn hand_back<Q: Queue>(
             desk.tell_lost(&job.lease, "when it was done");
         }
     }
+    // What somebody else has by the queue's own word is where it should be.
+    let unfinished: Vec<_> =
+        unfinished.into_iter().filter(|job| job.flight().lost() != Some(Loss::Told)).collect();
     if !unfinished.is_empty() {
         let back: Vec<HandBack> = unfinished.iter().map(|job| job.to_hand_back()).collect();
         let held = in_time(&desk, desk.queue.requeue(&back)).await?;
