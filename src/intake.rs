@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -104,6 +104,8 @@ struct Item<T> {
     /// When it was let in, for items that have names.
     since: Option<Instant>,
     ending: Ending,
+    /// Its handler has come to an end by itself, and what becomes of it is for the program to say.
+    rests: AtomicBool,
 }
 
 // === impl Gate ===
@@ -272,6 +274,15 @@ impl<T> Item<T> {
     /// Why it comes back; dropped, where it is owed no more.
     fn why(&self) -> Why {
         self.ending.why().unwrap_or(Why::Dropped)
+    }
+
+    fn rest(&self, rests: bool) {
+        // Only ever read to say afterwards what was under way.
+        self.rests.store(rests, Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        self.rests.load(Ordering::Relaxed)
     }
 
     fn unfinished(self: &Arc<Self>) -> Unfinished<T> {

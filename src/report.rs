@@ -218,7 +218,8 @@ impl Report {
         self.facts().grace.saturating_sub(self.facts().took)
     }
 
-    /// What to change when the drain was too short, or a limit does not fit.
+    /// What to change when the drain was too short, or a limit does not fit; and what it was where the time was not: why a callback
+    /// could not hand back.
     pub fn advice(&self) -> &[String] {
         &self.facts().advice
     }

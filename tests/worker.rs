@@ -364,6 +364,8 @@ async fn a_job_whose_lease_cannot_be_renewed_is_gone_before_somebody_else_may_ha
         let report = running.stop_after(ms(50)).await;
         assert_eq!(ledger(&report), (1, 0, 0, 1), "what could not be handed back is named: {report}");
         assert!(report.lost()[0].why.contains("when its lease ends"), "{report}");
+        let [advice] = report.advice() else { panic!("not the drain was too short: {report}") };
+        assert!(advice.contains("1 of 1 in gate jobs") && advice.contains("it is down"), "{advice}");
         assert_eq!((jobs.calls("ack").len(), jobs.calls("nack").len()), (0, 0));
     }
 }
@@ -585,6 +587,49 @@ async fn a_done_job_whose_ack_never_comes_through_is_named() {
     assert!(report.took() < ms(10_000), "{report}");
     assert_eq!(ledger(&report).3, 1, "{report}");
     assert!(report.to_string().contains("job-1"), "{report}");
+    let [advice] = report.advice() else { panic!("its handler had time enough: {report}") };
+    assert!(advice.contains("1 of 1 in gate jobs"), "{advice}");
+    for part in ["its handler was done", "it is down", "when its lease ends, in 30 s at the latest"] {
+        assert!(report.lost()[0].why.contains(part) && advice.contains(part), "{part}: {report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn advice_tells_what_the_drain_was_too_short_for_from_what_the_queue_did_not_take() {
+    for down in [false, true] {
+        // Two run, and three more wait, which go back at the trigger.
+        let (jobs, does) = (Probe::with(1..=5), Does::new(Act::Forever { shielded: false }));
+        let work =
+            queue::work("jobs", jobs.clone(), does.clone()).concurrency(2).prefetch(3).lease(ms(60_000));
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(50)).await;
+        running.handle.trigger("test");
+        sleep(ms(50)).await;
+        jobs.down.store(down, Ordering::SeqCst);
+        let report = running.run.await.unwrap();
+        assert_eq!(ledger(&report), if down { (5, 0, 3, 2) } else { (5, 0, 5, 0) }, "{report}");
+        let advice = report.advice();
+        assert!(advice[0].starts_with("the drain of 8 s was too short for 2 of 5:"), "{report}");
+        assert_eq!(advice.len(), if down { 2 } else { 1 }, "{report}");
+        if down {
+            let said = "2 of 5 in gate jobs could be neither finished nor handed back, such as job-1: \
+                        could not ask the queue: it is down; it is free again when its lease ends, in 1 m at the latest";
+            assert_eq!(advice[1], said);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_handed_back_is_said_to_be_free_at_the_kill_where_the_queue_was_told_of_that() {
+    let (jobs, does) = (Probe::with([1]), Does::new(Act::Forever { shielded: false }));
+    let running = start(may_exit(), queue::work("jobs", jobs.clone(), does.clone()));
+    sleep(ms(50)).await;
+    running.handle.trigger("test");
+    sleep(ms(50)).await;
+    jobs.down.store(true, Ordering::SeqCst);
+    let report = running.run.await.unwrap();
+    let why = &report.lost()[0].why;
+    assert!(why.ends_with("it is free again when its lease ends, at the kill at the latest"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use crate::backoff::Backoff;
 use crate::budget::Human;
 use crate::catch::{caught, panic_message, quietly};
 use crate::error::BoxError;
-use crate::gate::{Gate, InFlight, Returns, Settled};
+use crate::gate::{Gate, InFlight, Lost, Returns, Settled};
 use crate::latch::Latch;
 use crate::overrun::Overrun;
 
@@ -33,6 +33,9 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 const RETRY_STOPPING: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// How often a callback that goes on failing is told of.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
+
+const NOT_DONE: &str = "the callback was not done in time";
+const NO_CALLBACK: &str = "its handler would not stop, and there is no callback for that";
 
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
@@ -68,6 +71,14 @@ pub(super) struct Options<T> {
     pub(super) limit: Option<Duration>,
     pub(super) overrun: Overrun,
     pub(super) calls: Option<usize>,
+}
+
+/// Why an item did not get back.
+pub(super) enum GivenUp {
+    /// The callback said so, the last time that it was called.
+    Refused(String),
+    /// There was no time for it, or nobody to do it.
+    Late(&'static str),
 }
 
 // === impl Core ===
@@ -202,7 +213,9 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
-    fn lose(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>, why: &str) {
+    fn lose(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>, why: &GivenUp) {
+        let refused = matches!(why, GivenUp::Refused(_));
+        let why = why.as_str();
         if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
@@ -211,7 +224,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                 // A panicking sink must not take the other items with it.
                 quietly(|| sink(item.value(), why));
             }
-            self.gate.seat().lost(name, why);
+            self.gate.seat().lost(Lost { item: name, why: why.to_owned(), refused });
             if let Some((key, _)) = held {
                 let gone = self.book().items.remove(key);
                 drop(gone);
@@ -228,7 +241,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Gives an item that may still be running to the callback for these.
     async fn take_over(self: Arc<Self>, item: Arc<Item<T>>, callback: Option<OneCallback<T>>) {
         let Some(callback) = callback else {
-            return self.lose(&item, None, "its handler would not stop, and there is no callback for that");
+            return self.lose(&item, None, &GivenUp::Late(NO_CALLBACK));
         };
         let again = || callback(item.unfinished());
         match self.until_done(again).await {
@@ -238,8 +251,8 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// Calls until it worked; the last error once that is given up.
-    async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), String> {
-        let mut why = None;
+    async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), GivenUp> {
+        let mut why: Option<String> = None;
         let mut failures = 0;
         let mut said: Option<(Instant, String)> = None;
         loop {
@@ -256,7 +269,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                     Some(error) => why = Some(error),
                 },
                 () = self.give_up.fired() => {
-                    return Err(why.unwrap_or_else(|| "the callback was not done in time".to_owned()));
+                    return Err(why.map_or(GivenUp::Late(NOT_DONE), GivenUp::Refused));
                 }
             }
             let error = why.as_deref().unwrap_or_default();
@@ -269,11 +282,22 @@ impl<T: Send + Sync + 'static> Core<T> {
             let pause = if stopping { RETRY_STOPPING } else { RETRY }.after(failures);
             tokio::select! {
                 biased;
-                () = self.give_up.fired() => return Err(why.unwrap_or_default()),
+                () = self.give_up.fired() => return Err(GivenUp::Refused(why.unwrap_or_default())),
                 // Now it hurries: the rest of a long pause could be longer than the time that is left.
                 () = self.gate.stopping(), if !stopping => failures = 0,
                 () = tokio::time::sleep(pause) => failures += 1,
             }
+        }
+    }
+}
+
+// === impl GivenUp ===
+
+impl GivenUp {
+    fn as_str(&self) -> &str {
+        match self {
+            GivenUp::Refused(why) => why,
+            GivenUp::Late(why) => why,
         }
     }
 }
@@ -314,7 +338,12 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
             book.live -= stuck.len();
             stuck
         };
-        stuck.iter().for_each(|_| self.gate.seat().account());
+        for item in &stuck {
+            self.gate.seat().account();
+            if !item.rests() {
+                self.gate.seat().item_overdue();
+            }
+        }
         let callback = self.options().still_running.clone();
         Box::pin(async move {
             let calls: FuturesUnordered<_> =

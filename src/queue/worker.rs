@@ -246,7 +246,6 @@ async fn in_time<Q: Queue, A>(
     desk: &Desk<Q>,
     call: impl Future<Output = Result<A, QueueError>>,
 ) -> Result<A, BoxError> {
-    const FREE: &str = "it is free again when its lease ends";
     let over = async {
         desk.handle.triggered().await;
         match desk.handle.deadline(Phase::Requeue) {
@@ -257,9 +256,9 @@ async fn in_time<Q: Queue, A>(
     };
     tokio::select! {
         biased;
-        answer = call => answer.map_err(|error| format!("{}; {FREE}", with_sources(&error)).into()),
+        answer = call => answer.map_err(|error| format!("{}; {}", with_sources(&error), desk.when_free()).into()),
         // Dropped half-way it may still be done, and may be repeated.
-        () = over => Err(format!("the queue did not answer; {FREE}").into()),
+        () = over => Err(format!("the queue did not answer; {}", desk.when_free()).into()),
     }
 }
 
@@ -268,7 +267,8 @@ async fn keep<Q: Queue>(desk: Arc<Desk<Q>>, job: Unfinished<Leased<Q::Item>>) ->
     match job.flight().stage() {
         Stage::Settled => return Ok(()),
         // The handler is gone; it is the queue that has not confirmed yet. The intake repeats this until its time is over.
-        Stage::Done | Stage::Failed => return Err("the queue has not confirmed what became of it".into()),
+        Stage::Done => return Err(desk.unconfirmed("was done").into()),
+        Stage::Failed => return Err(desk.unconfirmed("failed").into()),
         Stage::Claimed | Stage::Begun => {}
     }
     let length = match desk.handle.kill() {

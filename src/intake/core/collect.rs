@@ -8,7 +8,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::book::Owed;
-use super::{Core, Width};
+use super::{Core, GivenUp, Width};
 
 /// How many items one batch holds at the most.
 const BATCH: usize = 1000;
@@ -17,6 +17,7 @@ const STRAGGLER: Duration = Duration::from_millis(10);
 const STRAGGLERS: Duration = Duration::from_millis(50);
 
 /// Why items are lost when this, or what calls back, is dropped.
+const NO_TURN: &str = "its turn to be handed back did not come in time";
 const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
 
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
@@ -32,7 +33,7 @@ pub(super) struct Collector<T: Send + Sync + 'static> {
 struct Load<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
     owed: Vec<Owed<T>>,
-    why: Option<String>,
+    why: Option<GivenUp>,
 }
 
 // === impl Load ===
@@ -55,9 +56,9 @@ impl<T: Send + Sync + 'static> Load<T> {
 
 impl<T: Send + Sync + 'static> Drop for Load<T> {
     fn drop(&mut self) {
-        let why = self.why.as_deref().unwrap_or(NO_RUNTIME);
+        let why = self.why.take().unwrap_or(GivenUp::Late(NO_RUNTIME));
         for owed in self.owed.drain(..) {
-            self.core.lose(&owed.item, Some((owed.key, owed.guard)), why);
+            self.core.lose(&owed.item, Some((owed.key, owed.guard)), &why);
         }
     }
 }
@@ -102,7 +103,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
                     for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
-                        core.lose(&owed.item, Some((owed.key, owed.guard)), "its turn to be handed back did not come in time");
+                        core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_TURN));
                     }
                     while calls.next().await.is_some() {}
                     if self.is_done() {
@@ -136,7 +137,7 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
             std::mem::take(&mut book.owed)
         };
         for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
-            core.lose(&owed.item, Some((owed.key, owed.guard)), NO_RUNTIME);
+            core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_RUNTIME));
         }
     }
 }

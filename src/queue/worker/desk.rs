@@ -28,6 +28,8 @@ pub(super) struct Desk<Q> {
     pub(super) unanswered: AtomicBool,
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
+    /// The queue was told when this process will be killed: by then all leases end.
+    pub(super) told_kill: AtomicBool,
     unreachable: AtomicBool,
     outage: Mutex<Option<Outage>>,
 }
@@ -67,6 +69,7 @@ impl<Q> Desk<Q> {
             claiming: AtomicBool::new(false),
             unanswered: AtomicBool::new(false),
             ending_waits: AtomicBool::new(false),
+            told_kill: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             outage: Mutex::new(None),
         }
@@ -117,6 +120,24 @@ impl<Q> Desk<Q> {
         // Not under the lock: a log subscriber may block.
         let since = Human(now - since);
         tracing::warn!(target: "winddown", queue = self.name, error, %since, "queue.unreachable");
+    }
+
+    /// Why what the queue has not heard of is not lost for good.
+    pub(super) fn when_free(&self) -> String {
+        if self.told_kill.load(Ordering::Relaxed) {
+            return "it is free again when its lease ends, at the kill at the latest".to_owned();
+        }
+        format!("it is free again when its lease ends, in {} at the latest", Human(self.options.lease))
+    }
+
+    /// Of a job whose handler has come to its end.
+    pub(super) fn unconfirmed(&self, end: &str) -> String {
+        let error = self.outage().as_ref().map(|outage| outage.error.clone());
+        let error = error.unwrap_or_else(|| "it has not answered yet".to_owned());
+        let free = self.when_free();
+        format!(
+            "its handler {end}, and the queue has not confirmed that: {error}; if it has not heard of it, {free}"
+        )
     }
 
     fn outage(&self) -> MutexGuard<'_, Option<Outage>> {

@@ -115,6 +115,9 @@ async fn begin_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
     // Anew for each try: what is left until the kill has become less.
     let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
     let heard = desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some();
+    if heard && kill_in.is_some() {
+        desk.told_kill.store(true, Ordering::Relaxed);
+    }
     if unanswered && !heard {
         desk.unanswered.store(true, Ordering::SeqCst);
     }
