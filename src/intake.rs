@@ -153,7 +153,7 @@ impl Gate {
 
     /// As [`Gate::requeue_with`], with many items a call, oldest first.
     ///
-    /// One call runs at a time. A call that fails is repeated with the same items.
+    /// One call runs at a time, unless [`Intake::apart`] says otherwise. A call that fails is repeated with the same items.
     pub fn requeue_batch_with<S, T, F, Fut, E>(self, state: S, callback: F) -> Intake<T>
     where
         S: Clone + Send + Sync + 'static,
@@ -242,6 +242,14 @@ impl<T: Send + Sync + 'static> Intake<T> {
     pub fn overrun(self, overrun: Overrun) -> Self {
         self.core.options().overrun = overrun;
         self.core.tell_limit();
+        self
+    }
+
+    /// Sorts items by a number into batches of their own, each with its calls: what fails for one of them holds up no other.
+    ///
+    /// For [`Gate::requeue_batch_with`], where items go back to more than one place. Without it all are of one kind.
+    pub fn apart(self, kind: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
+        self.core.options().kind = Some(Arc::new(kind));
         self
     }
 

@@ -41,6 +41,7 @@ pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
 type Namer<T> = Arc<dyn Fn(&T) -> String + Send + Sync>;
 type Sink<T> = Arc<dyn Fn(&T, &str) + Send + Sync>;
+type Kind<T> = Arc<dyn Fn(&T) -> usize + Send + Sync>;
 type OneCallback<T> = Arc<dyn Fn(Unfinished<T>) -> Call + Send + Sync>;
 
 #[derive(Clone, Copy)]
@@ -71,6 +72,8 @@ pub(super) struct Options<T> {
     pub(super) limit: Option<Duration>,
     pub(super) overrun: Overrun,
     pub(super) calls: Option<usize>,
+    /// Which items go back together.
+    pub(super) kind: Option<Kind<T>>,
 }
 
 /// Why an item did not get back.
@@ -96,6 +99,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                 limit: None,
                 overrun: Overrun::Requeue,
                 calls: None,
+                kind: None,
             }),
             book: Mutex::new(Book::new()),
             arrived: Notify::new(),

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::book::Owed;
-use super::{Core, GivenUp, Width};
+use super::{Core, GivenUp, Kind, Width};
+use crate::catch::quietly;
 
 /// How many items one batch holds at the most.
 const BATCH: usize = 1000;
@@ -74,8 +76,11 @@ impl<T: Send + Sync + 'static> Collector<T> {
         let core = &Arc::clone(&self.core);
         let at_once = match core.width {
             Width::Single(calls) => core.options().calls.unwrap_or(calls),
+            // Of each kind.
             Width::Batch => 1,
         };
+        // The kinds of what is under way.
+        let mut busy: Vec<usize> = Vec::new();
         let mut calls = FuturesUnordered::new();
         loop {
             if calls.is_empty() && self.waiting.is_empty() {
@@ -85,21 +90,19 @@ impl<T: Send + Sync + 'static> Collector<T> {
             if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
                 return;
             }
-            while calls.len() < at_once && !self.waiting.is_empty() {
-                let load: Vec<Owed<T>> = match core.width {
-                    // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
-                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
-                        .take(BATCH)
-                        .map(|(_, owed)| owed)
-                        .collect(),
-                };
+            while let Some((kind, owed)) = self.next_load(&busy, at_once) {
+                busy.push(kind);
                 // Made here, so that the items are somebody's also when this is dropped before its first poll.
-                calls.push(Load { core: Arc::clone(core), owed: load, why: None }.bring_back());
+                let load = Load { core: Arc::clone(core), owed, why: None };
+                calls.push(load.bring_back().map(move |()| kind));
             }
             tokio::select! {
                 biased;
-                Some(()) = calls.next() => {}
+                Some(kind) = calls.next() => {
+                    if let Some(place) = busy.iter().position(|busy| *busy == kind) {
+                        busy.swap_remove(place);
+                    }
+                }
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
                     for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
@@ -112,6 +115,24 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 }
             }
         }
+    }
+
+    /// What is to go back next, and of which kind that is.
+    fn next_load(&mut self, busy: &[usize], at_once: usize) -> Option<(usize, Vec<Owed<T>>)> {
+        if let Width::Single(_) = self.core.width {
+            // The newest first: pushed to the front one by one, they stand in their old order.
+            let next = (busy.len() < at_once).then(|| self.waiting.pop_last())?;
+            return next.map(|(_, owed)| (0, vec![owed]));
+        }
+        let kind = self.core.options().kind.clone();
+        let kind = |owed: &Owed<T>| {
+            let of = |kind: &Kind<T>| quietly(|| kind(owed.item.value()));
+            kind.as_ref().and_then(of).unwrap_or_default()
+        };
+        let next = self.waiting.values().map(kind).find(|kind| !busy.contains(kind))?;
+        let such = self.waiting.iter().filter(|(_, owed)| kind(owed) == next);
+        let numbers: Vec<u64> = such.map(|(number, _)| *number).take(BATCH).collect();
+        Some((next, numbers.iter().filter_map(|number| self.waiting.remove(number)).collect()))
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
