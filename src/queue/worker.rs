@@ -189,6 +189,12 @@ where
             .still_running(Arc::clone(&desk), keep)
             .named(|job: &Leased<Q::Item>| job.lease.id.to_string())
             .overrun(options.overrun);
+        let intake = if desk.queue.members() > 1 {
+            let desk = Arc::clone(&desk);
+            intake.apart(move |job: &Leased<Q::Item>| desk.queue.member(&job.lease))
+        } else {
+            intake
+        };
         let intake: Intake<Leased<Q::Item>> = match options.task_limit {
             Some(limit) => intake.task_limit(limit),
             None => intake,
@@ -267,8 +273,8 @@ async fn keep<Q: Queue>(desk: Arc<Desk<Q>>, job: Unfinished<Leased<Q::Item>>) ->
     match job.flight().stage() {
         Stage::Settled => return Ok(()),
         // The handler is gone; it is the queue that has not confirmed yet. The intake repeats this until its time is over.
-        Stage::Done => return Err(desk.unconfirmed("was done").into()),
-        Stage::Failed => return Err(desk.unconfirmed("failed").into()),
+        Stage::Done => return Err(desk.unconfirmed(&job.lease, "was done").into()),
+        Stage::Failed => return Err(desk.unconfirmed(&job.lease, "failed").into()),
         Stage::Claimed | Stage::Begun => {}
     }
     let length = match desk.handle.kill() {

@@ -98,11 +98,11 @@ async fn fail<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>, reason: &str)
     let attempts = job.attempts.saturating_add(1);
     let (held, repeated) = if attempts >= desk.options.attempts {
         tracing::error!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, "job.dead");
-        desk.until_heard(|| desk.queue.dead_letter(lease, reason)).await
+        desk.until_heard_of(lease, || desk.queue.dead_letter(lease, reason)).await
     } else {
         let delay = desk.options.backoff.scattered(job.attempts);
         tracing::warn!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, delay = %Human(delay), "job.failed");
-        desk.until_heard(|| desk.queue.nack(lease, delay, reason)).await
+        desk.until_heard_of(lease, || desk.queue.nack(lease, delay, reason)).await
     };
     // Repeated, it is lost also where the call before had been done and only its answer was lost.
     if !held.is_yours() && !repeated {
