@@ -106,6 +106,8 @@ struct Item<T> {
     ending: Ending,
     /// Its handler has come to an end by itself, and what becomes of it is for the program to say.
     rests: AtomicBool,
+    /// The program says that it is finished, and had not been quick enough to be believed.
+    done: AtomicBool,
 }
 
 // === impl Gate ===

@@ -578,6 +578,23 @@ async fn a_done_job_is_acked_although_the_queue_was_down_until_the_drain_was_ove
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_done_job_that_is_acked_at_the_last_moment_is_not_said_to_be_still_running() {
+    for back_at in [8_300, 8_700] {
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));
+        let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));
+        sleep(ms(50)).await;
+        jobs.down.store(true, Ordering::SeqCst);
+        running.handle.trigger("test");
+        sleep(ms(back_at)).await;
+        jobs.down.store(false, Ordering::SeqCst);
+        let report = running.run.await.unwrap();
+        assert_eq!(report.gate("jobs").unwrap().still_running, 0, "{report}");
+        assert_eq!(ledger(&report), (1, 1, 0, 0), "{report}");
+        assert!(report.is_clean() && report.advice().is_empty(), "{report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_done_job_whose_ack_never_comes_through_is_named() {
     let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));
     let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));

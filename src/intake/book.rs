@@ -44,6 +44,7 @@ impl<T> Book<T> {
             since,
             ending: Ending::live(),
             rests: AtomicBool::new(false),
+            done: AtomicBool::new(false),
         });
         self.admitted += 1;
         self.live += 1;

@@ -60,6 +60,8 @@ pub(super) struct Core<T: Send + Sync + 'static> {
     arrived: Notify,
     /// A job was ended or an item settled.
     settled: Notify,
+    /// An item is done that had been given up as still running.
+    late: Notify,
     give_up: Latch,
     /// Whether items have names, and so ages: their clock is read only then.
     pub(super) ages: AtomicBool,
@@ -104,6 +106,7 @@ impl<T: Send + Sync + 'static> Core<T> {
             book: Mutex::new(Book::new()),
             arrived: Notify::new(),
             settled: Notify::new(),
+            late: Notify::new(),
             give_up: Latch::new(),
             ages: AtomicBool::new(false),
         });
@@ -161,6 +164,12 @@ impl<T: Send + Sync + 'static> Core<T> {
         let gone = self.book().items.remove(key);
         drop(gone);
         self.gate.seat().back_after_all(guard);
+    }
+
+    /// The item is finished, which had been given up as still running: where nobody has taken it over, it is that.
+    pub(super) fn done_after_all(&self, item: &Item<T>) {
+        item.done.store(true, Ordering::Release);
+        self.late.notify_waiters();
     }
 
     /// Takes the item of a job that has ended; brings up a collector where none is at work.
@@ -248,14 +257,34 @@ impl<T: Send + Sync + 'static> Core<T> {
             return self.lose(&item, None, &GivenUp::Late(NO_CALLBACK));
         };
         let again = || callback(item.unfinished());
-        match self.until_done(again).await {
+        let done = async {
+            loop {
+                // Made before the look, so that what is said in between is not missed.
+                let late = self.late.notified();
+                if item.done.load(Ordering::Acquire) {
+                    return;
+                }
+                late.await;
+            }
+        };
+        match self.until_done(again, done).await {
             Ok(()) => self.handed(&item, None),
+            Err(_) if item.done.load(Ordering::Acquire) => {
+                if item.ending.finish_after_all() {
+                    self.settle_one();
+                }
+            }
             Err(why) => self.lose(&item, None, &why),
         }
     }
 
-    /// Calls until it worked; the last error once that is given up.
-    async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), GivenUp> {
+    /// Calls until it worked; the last error once that is given up, or once it is `needless`.
+    async fn until_done(
+        &self,
+        mut call: impl FnMut() -> Call,
+        needless: impl Future<Output = ()>,
+    ) -> Result<(), GivenUp> {
+        let mut needless = std::pin::pin!(needless);
         let mut why: Option<String> = None;
         let mut failures = 0;
         let mut said: Option<(Instant, String)> = None;
@@ -287,6 +316,8 @@ impl<T: Send + Sync + 'static> Core<T> {
             tokio::select! {
                 biased;
                 () = self.give_up.fired() => return Err(GivenUp::Refused(why.unwrap_or_default())),
+                // Not while it is called: what comes of that goes before.
+                () = &mut needless => return Err(GivenUp::Refused(why.unwrap_or_default())),
                 // Now it hurries: the rest of a long pause could be longer than the time that is left.
                 () = self.gate.stopping(), if !stopping => failures = 0,
                 () = tokio::time::sleep(pause) => failures += 1,

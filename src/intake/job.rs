@@ -72,6 +72,7 @@ impl<T: Send + Sync + 'static> Job<T> {
             held.core.finished(held.key, held.guard);
             return Ok(());
         }
+        held.core.done_after_all(&held.item);
         held.core.back_after_all(held.key, held.guard);
         Err(TooLate)
     }

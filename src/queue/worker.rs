@@ -67,7 +67,8 @@ const ATTEMPTS: u32 = 3;
 /// - An error, a panic or an [overrun](Work::task_limit): an attempt is used, and the job comes again after a
 ///   [back-off](Work::backoff), or is kept as a dead letter when its [attempts](Work::attempts) are used up.
 /// - Leases are renewed by one task of their own until the last job is settled. A job whose lease is lost, or could not be
-///   renewed in time, is cut before somebody else can have it.
+///   renewed in time, is cut before somebody else can have it; what the queue has given to somebody else counts as handed back.
+/// - Where the queue is [several](Queue::members), one that is away ends only the leases of its own jobs.
 /// - Where [exiting is ours](crate::ShutdownHandle::may_exit), leases are shortened to the kill at the trigger: a job that even then
 ///   would not stop is free again the moment the process is dead.
 ///

@@ -1,6 +1,7 @@
 //! Brings back what was not finished: in order, side by side, again and again until it worked.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ impl<T: Send + Sync + 'static> Load<T> {
     /// Brings the items back, or loses them by name.
     async fn bring_back(mut self) {
         let items = || self.owed.iter().map(|owed| owed.item.unfinished()).collect();
-        let done = self.core.until_done(|| (self.core.callback)(items())).await;
+        let done = self.core.until_done(|| (self.core.callback)(items()), pending()).await;
         match done {
             Ok(()) => {
                 for owed in std::mem::take(&mut self.owed) {
