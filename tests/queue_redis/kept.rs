@@ -89,6 +89,19 @@ async fn a_job_that_has_crashed_more_often_than_is_allowed_here_may_still_be_int
 }
 
 #[tokio::test]
+async fn epochs_grow_also_where_the_clock_of_the_server_was_set_back() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "clock").await;
+    jobs.enqueue_all(&numbered(0..3)).await.unwrap();
+    let first = claim(&jobs, "one", 1).await.remove(0).lease.epoch;
+    let ahead = first + 3_600_000_000;
+    let _: i64 = run(&redis, &["HSET", "{clock}:state", "epoch", &ahead.to_string()]).await;
+    for later in 1..3 {
+        assert_eq!(claim(&jobs, "one", 1).await[0].lease.epoch, ahead + later);
+    }
+}
+
+#[tokio::test]
 async fn what_is_written_after_all_was_lost_is_a_queue_that_others_can_open() {
     let redis = Redis::start();
     let jobs = open(&redis, "lost").await;

@@ -115,6 +115,14 @@ async fn a_server_is_found_by_the_sentinels_that_watch_it() {
     jobs.enqueue(&job("a")).await.unwrap();
     timeout(SOON, jobs.ready()).await.unwrap();
     assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
+    let keyspace: String = run(&watched.master, &["INFO", "keyspace"]).await;
+    assert!(keyspace.contains("db3:") && !keyspace.contains("db0:"), "{keyspace}");
+    // Name and password are those of the master.
+    let () = run(&watched.master, &["ACL", "SETUSER", "w", "on", ">w", "~{a}:*", "+@all"]).await;
+    let login = Server::at(&url.replace("//", "//w:w@")).unwrap();
+    Jobs::open(login.clone(), "a").await.unwrap();
+    let refused = Jobs::open(login, "b").await.unwrap_err();
+    assert!(why(&refused).contains("no permissions to access one of the keys"), "{}", why(&refused));
     let unknown = Server::at(&url.replace("/crew", "/others")).unwrap();
     let error = Jobs::open(unknown, "orders").await.unwrap_err();
     assert!(why(&error).contains("does not know the master"), "{}", why(&error));

@@ -128,6 +128,30 @@ async fn whatever_makes_a_job_free_sooner_wakes_a_waiter_at_once() {
     }
 }
 
+#[tokio::test]
+async fn jobs_that_come_together_wake_as_many_waiters_one_after_the_other() {
+    let redis = Redis::start();
+    let mut waits = tokio::task::JoinSet::new();
+    for number in 0..3 {
+        let jobs = open(&redis, "together").await;
+        waits.spawn(async move {
+            let name = format!("waiter {number}");
+            let job = claim_next(&jobs, &name).await;
+            (job.lease.id.to_string(), Instant::now())
+        });
+    }
+    until_blocked(&redis, 3).await;
+    let (jobs, began) = (open(&redis, "together").await, Instant::now());
+    jobs.enqueue_all(&numbered(0..3)).await.unwrap();
+    let mut claimed = timeout(SOON, waits.join_all()).await.unwrap();
+    claimed.sort();
+    let (names, woken): (Vec<_>, Vec<_>) = claimed.into_iter().unzip();
+    assert_eq!(names, ["job 00000", "job 00001", "job 00002"]);
+    // One that only looks by itself does so after 2 s.
+    let last = woken.into_iter().max().unwrap() - began;
+    assert!(last < Duration::from_millis(1_200), "{last:?}");
+}
+
 /// Takes no time.
 struct Nothing;
 

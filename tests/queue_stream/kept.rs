@@ -107,9 +107,10 @@ async fn what_had_a_delay_or_was_dead_is_free_and_has_not_crashed_where_that_was
     assert_eq!(bench.queue.nack(&held[0], LEASE, "no").await.unwrap(), Held::Yours);
     assert_eq!(bench.queue.dead_letter(&held[1], "no").await.unwrap(), Held::Yours);
     bench.says::<()>(&format!("DEL {OWN}later {OWN}dead")).await;
-    bench.time_to_tidy().await;
     tokio::time::sleep(ms(5)).await;
     let hasty = bench.queue.clone().gone_after(ms(1));
+    assert!(hasty.claim(&owner("two"), 9, LEASE).await.unwrap().is_empty(), "it is looked for every 5 s");
+    bench.time_to_tidy().await;
     let free = hasty.claim(&owner("two"), 9, LEASE).await.unwrap();
     assert_eq!(names(&free), ["job 0000", "job 0001"]);
     assert!(free.iter().all(|job| (job.attempts, job.crashes) == (1, 0)));
@@ -238,6 +239,50 @@ async fn the_mark_of_an_owner_is_forgotten_when_it_was_taken_away_and_an_hour_af
     assert!(bench.claim("two", 1).await.is_empty());
     // What it holds is yet to count as interrupted.
     assert_eq!((marks().await, keys().await), (vec!["holds".into()], 1));
+}
+
+#[tokio::test]
+async fn what_is_left_behind_is_found_among_many_that_are_held() {
+    let bench = bench().await;
+    let idle = async |consumer: &str, entry: &str| {
+        let words = ["XCLAIM", "jobs", "workers", consumer, "0", entry, "IDLE", "300000", "JUSTID"];
+        bench.sends::<Value>(&words).await;
+    };
+    let first = bench.add("\"first\"").await;
+    bench.says::<Value>("XREADGROUP GROUP workers theirs COUNT 1 STREAMS jobs >").await;
+    bench.fill(150).await;
+    let held = bench.claim("one", 150).await;
+    let last = bench.add("\"last\"").await;
+    bench.says::<Value>("XREADGROUP GROUP workers theirs COUNT 1 STREAMS jobs >").await;
+    for job in &held {
+        idle("one", &bench.entry(job.lease.id.as_str()).await).await;
+    }
+    // A hundred are looked at each time.
+    for entry in [last, first] {
+        idle("theirs", &entry).await;
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            bench.time_to_tidy().await;
+            found.extend(bench.claim("two", 9).await);
+        }
+        assert_eq!((names(&found), found[0].crashes), (vec![entry.as_str()], 1));
+    }
+    assert_eq!(bench.consumers().await["one"], 150);
+}
+
+#[tokio::test]
+async fn a_consumer_that_holds_nothing_is_deleted_only_when_it_was_idle_for_long() {
+    let bench = bench().await;
+    let entry = bench.add("\"a\"").await;
+    bench.says::<Value>("XREADGROUP GROUP workers theirs COUNT 1 STREAMS jobs >").await;
+    bench.says::<u32>(&format!("XACK jobs workers {entry}")).await;
+    bench.time_to_tidy().await;
+    assert!(bench.claim("one", 1).await.is_empty());
+    assert!(bench.consumers().await.contains_key("theirs"));
+    tokio::time::sleep(ms(5)).await;
+    bench.time_to_tidy().await;
+    assert!(bench.queue.clone().gone_after(ms(1)).claim(&owner("one"), 1, LEASE).await.unwrap().is_empty());
+    assert!(!bench.consumers().await.contains_key("theirs"));
 }
 
 /// Clones, too, are what was said.

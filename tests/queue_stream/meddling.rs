@@ -63,7 +63,7 @@ async fn what_somebody_else_settles_is_over_and_leaves_nothing() {
         assert_eq!(bench.queue.ack(&[of(4)]).await.unwrap(), [Held::Yours]);
         bench.tidied().await;
         assert!(bench.claim("two", 9).await.is_empty(), "{settle}");
-        assert_eq!(bench.queue.counts().await.unwrap().dead, 0, "{settle}");
+        assert_eq!(bench.standing().await, (0, 0, 0, 0), "{settle}");
         for key in ["ids", "held", "leases", "later", "past", "notes", "dead", "reasons"] {
             assert_eq!(bench.says::<u32>(&format!("EXISTS {OWN}{key}")).await, 0, "{key} after {settle}");
         }
