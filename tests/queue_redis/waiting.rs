@@ -165,38 +165,40 @@ impl queue::Handler<String> for Nothing {
 
 #[tokio::test]
 async fn an_idle_worker_asks_twice_a_second_at_most_also_where_something_is_due_later() {
-    for due in [false, true] {
-        let redis = Redis::start();
-        let jobs = open(&redis, "idle").await;
-        if due {
-            jobs.enqueue_all(&[job("held"), job("later").delay(secs(600))]).await.unwrap();
-            assert_eq!(claim(&jobs, "other", 1).await.len(), 1);
-        }
-        let budget = Budget::given(secs(20), "test").drain(Duration::from_millis(500));
-        let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
-        shutdown.add(queue::work("jobs", open(&redis, "idle").await, Nothing));
-        let handle = shutdown.handle();
-        let working = tokio::spawn(shutdown.run());
-        let began = Instant::now();
-        while !blocked(&redis).await {
-            assert!(began.elapsed() < SOON);
-        }
-        let asked = async || {
-            let mut all = 0;
-            for command in ["evalsha", "eval", "blpop", "client|id", "client|unblock"] {
-                all += calls(&redis, command).await.0;
-            }
-            all
-        };
-        let (before, began) = (asked().await, Instant::now());
-        sleep(secs(6)).await;
-        let (asked, seconds) = (asked().await - before, began.elapsed().as_secs_f64());
-        assert!(asked as f64 <= 2.0 * seconds, "{asked} in {seconds} s, with something due: {due}");
-        assert!(asked >= 2, "somebody looks for what ends by itself");
-        handle.trigger("test");
-        assert!(timeout(SOON, working).await.unwrap().unwrap().is_clean());
-        assert!(!blocked(&redis).await);
+    tokio::join!(asked_by_an_idle_worker(false), asked_by_an_idle_worker(true));
+}
+
+async fn asked_by_an_idle_worker(due: bool) {
+    let redis = Redis::start();
+    let jobs = open(&redis, "idle").await;
+    if due {
+        jobs.enqueue_all(&[job("held"), job("later").delay(secs(600))]).await.unwrap();
+        assert_eq!(claim(&jobs, "other", 1).await.len(), 1);
     }
+    let budget = Budget::given(secs(20), "test").drain(Duration::from_millis(500));
+    let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+    shutdown.add(queue::work("jobs", open(&redis, "idle").await, Nothing));
+    let handle = shutdown.handle();
+    let working = tokio::spawn(shutdown.run());
+    let began = Instant::now();
+    while !blocked(&redis).await {
+        assert!(began.elapsed() < SOON);
+    }
+    let asked = async || {
+        let mut all = 0;
+        for command in ["evalsha", "eval", "blpop", "client|id", "client|unblock"] {
+            all += calls(&redis, command).await.0;
+        }
+        all
+    };
+    let (before, began) = (asked().await, Instant::now());
+    sleep(secs(6)).await;
+    let (asked, seconds) = (asked().await - before, began.elapsed().as_secs_f64());
+    assert!(asked as f64 <= 2.0 * seconds, "{asked} in {seconds} s, with something due: {due}");
+    assert!(asked >= 2, "somebody looks for what ends by itself");
+    handle.trigger("test");
+    assert!(timeout(SOON, working).await.unwrap().unwrap().is_clean());
+    assert!(!blocked(&redis).await);
 }
 
 async fn blocked_clients(redis: &Redis) -> usize {
