@@ -45,8 +45,28 @@ local function write(id, a, i, c, token, checkpoint)
   end
 end
 
+-- A claim of several jobs is in `leases` by its token, EPOCH:OWNER, and its jobs are in a set. One of a single job needs no set: it is there
+-- by its token, a newline and the id. No name of an owner has a newline.
+local function ids_of(claim)
+  local only = string.match(claim, '\n(.*)$')
+  return only and {only} or call('SMEMBERS', p .. 'h:' .. claim)
+end
+
+local function size_of(claim)
+  return string.find(claim, '\n', 1, true) and 1 or call('SCARD', p .. 'h:' .. claim)
+end
+
+-- Epoch and owner; nothing where it is no claim of ours.
+local function whose(claim) return string.match(claim, '^(%d+):([^\n]*)') end
+
+local function forget(claim)
+  call('ZREM', leases, claim)
+  call('DEL', p .. 'h:' .. claim)
+end
+
 -- Takes the jobs ARGV[i..j] out of a claim. Nothing where all were in it, or else for each whether it was: 1 or 0.
 local function release(token, i, j)
+  if i == j and call('ZREM', leases, token .. '\n' .. ARGV[i]) == 1 then return end
   local key, were, some = p .. 'h:' .. token, nil, true
   if i == j then
     if call('SREM', key, ARGV[i]) == 0 then return {0} end
