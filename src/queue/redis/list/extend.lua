@@ -14,19 +14,14 @@ end
 while ARGV[at] do
   local token, n = ARGV[at], tonumber(ARGV[at + 1])
   local i, j = at + 2, at + 1 + n
-  local claim, are = token .. '\n' .. ARGV[i], {1}
-  local was = n == 1 and call('ZSCORE', leases, claim)
-  if not was then
-    claim, are = token, call('SMISMEMBER', p .. 'h:' .. token, unpack(ARGV, i, j))
-    was = call('ZSCORE', leases, claim)
-  end
+  local are, claim = holds(token, i, j)
   local mine = 0
   for k, is in ipairs(are) do
     mine = mine + is
     held[#held + 1] = is == 1 and YOURS or verdict(token, ARGV[i + k - 1], false)
   end
   if mine > 0 then
-    was = tonumber(was or '') or 0
+    local was = tonumber(call('ZSCORE', leases, claim) or '') or 0
     local till = now + ARGV[1]
     -- The lease is that of all jobs of one claim: for some of them it is never made shorter for the others.
     if till < was and mine < size_of(claim) then till = was end
