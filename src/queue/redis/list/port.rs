@@ -65,12 +65,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         }
         let mut claimed = Vec::with_capacity(max);
         let mut misfits = Vec::new();
-        for job in jobs.read(owner, epoch, now) {
-            match job {
-                Ok(job) => claimed.push(job),
-                Err(misfit) => misfits.push(misfit),
-            }
-        }
+        jobs.read(owner, epoch, now, |job| match job {
+            Ok(job) => claimed.push(job),
+            Err(misfit) => misfits.push(misfit),
+        });
         // All at once: what was claimed beside them waits for this, under a lease that nobody renews yet.
         join_all(misfits.iter().map(|misfit| self.bury(misfit, owner, epoch))).await;
         Ok(Stepped { held, claimed })

@@ -1,7 +1,6 @@
 //! Reads what the scripts answer, and says what of a job cannot be read.
 
 use std::ops::Range;
-use std::str::FromStr;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, Value};
@@ -11,9 +10,6 @@ use crate::queue::{Claimed, DeadLetter, Held, JobId, JobState, Lease, Owner, Sta
 
 /// What stands for the name of a job that has none that can be read.
 const UNREADABLE: &str = "(unreadable)";
-
-/// The digits of the largest number, and a sign.
-const NUMBER_MAX: usize = 21;
 
 /// The parts of an answer, one after the other.
 pub(super) struct Parts(std::vec::IntoIter<Value>);
@@ -132,6 +128,7 @@ impl Step {
         let (epoch, rest) = word(rest)?;
         let from = text.len() - rest.len();
         let id = from..from + rest.iter().position(|byte| *byte == b'\n')?;
+        let (epoch, now) = (epoch.unsigned_abs(), now.unsigned_abs());
         Some(Step { held: None, epoch, now, wait, jobs: Brought::One(text, id), dead: Vec::new() })
     }
 }
@@ -152,18 +149,20 @@ impl Brought {
         owner: &Owner,
         epoch: u64,
         now: u64,
-    ) -> Vec<Result<Claimed<T>, Misfit>> {
+        mut each: impl FnMut(Result<Claimed<T>, Misfit>),
+    ) {
         match self {
             Brought::One(text, id) => {
-                vec![claimed(&text[id.clone()], text.get(id.end + 1..), None, owner, epoch, now)]
+                let value = text.get(id.end + 1..);
+                each(claimed(&text[id], value, None, owner, epoch, now));
             }
-            Brought::Many { ids, mut values, mut pasts } => ids
-                .map(|id| {
-                    let (id, value, past) =
-                        (bytes(id).unwrap_or_default(), bytes(values.part()), bytes(pasts.part()));
-                    claimed(&id, value.as_deref(), past.as_deref(), owner, epoch, now)
-                })
-                .collect(),
+            Brought::Many { ids, mut values, mut pasts } => {
+                for id in ids {
+                    let (id, value) = (bytes(id).unwrap_or_default(), bytes(values.part()));
+                    let past = bytes(pasts.part());
+                    each(claimed(&id, value.as_deref(), past.as_deref(), owner, epoch, now));
+                }
+            }
         }
     }
 }
@@ -259,14 +258,21 @@ fn header(value: &[u8]) -> Option<(u64, u64, i32, &[u8])> {
     let (order, rest) = word(value)?;
     let (time, rest) = word(rest)?;
     let (priority, payload) = word(rest)?;
-    Some((order, time, priority, payload))
+    let (order, time) = (u64::try_from(order).ok()?, u64::try_from(time).ok()?);
+    Some((order, time, i32::try_from(priority).ok()?, payload))
 }
 
-/// A number and a space; and the rest.
-fn word<N: FromStr>(text: &[u8]) -> Option<(N, &[u8])> {
-    let end = text.iter().take(NUMBER_MAX + 1).position(|byte| *byte == b' ')?;
-    let number = std::str::from_utf8(&text[..end]).ok()?.parse().ok()?;
-    Some((number, &text[end + 1..]))
+/// A number and a space; and the rest. By hand, since it is done some times for each job.
+fn word(text: &[u8]) -> Option<(i64, &[u8])> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let (mut number, mut rest) = (0_i64, digits);
+    while let Some((digit @ b'0'..=b'9', behind)) = rest.split_first() {
+        number = number.checked_mul(10)?.checked_add(i64::from(digit - b'0'))?;
+        rest = behind;
+    }
+    let some = rest.len() < digits.len();
+    let number = if digits.len() < text.len() { -number } else { number };
+    rest.strip_prefix(b" ").filter(|_| some).map(|rest| (number, rest))
 }
 
 fn job_id(bytes: &[u8]) -> Option<JobId> {
