@@ -297,13 +297,63 @@ async fn a_lease_made_shorter_for_some_is_not_for_the_others_of_its_claim() {
 async fn a_claim_without_a_lease_is_found_and_counts_a_crash() {
     let redis = Redis::start();
     let jobs = open(&redis, "lost").await;
-    jobs.enqueue(&job("a")).await.unwrap();
+    let free = [job("free"), job("urgent").priority(1), job("later").delay(LEASE)];
+    jobs.enqueue_all(&[job("a"), job("b"), job("c")]).await.unwrap();
     claim(&jobs, "one", 1).await;
+    claim(&jobs, "one", 2).await;
+    jobs.enqueue(&job("dead")).await.unwrap();
+    let dead = claim(&jobs, "one", 1).await;
+    assert_eq!(jobs.dead_letter(&dead[0].lease, "no").await.unwrap(), Held::Yours);
     // It was told when the next lease ends, and looks for itself all the same.
     assert!(claim(&jobs, "two", 1).await.is_empty());
+    jobs.enqueue_all(&free).await.unwrap();
     let _: i64 = run(&redis, &["DEL", "{lost}:leases"]).await;
-    let again = claim_next(&jobs, "two").await;
-    assert_eq!((again.lease.id.as_str(), again.crashes), ("a", 1));
+    // One that is held, and is not to be taken for lost.
+    assert_eq!(names(&claim(&jobs, "two", 1).await), ["urgent"]);
+    let mut found = Vec::new();
+    while found.len() < 4 {
+        timeout(SOON, jobs.ready()).await.unwrap();
+        found.extend(claim(&jobs, "two", 9).await);
+    }
+    found.sort_by(|one, other| one.lease.id.as_str().cmp(other.lease.id.as_str()));
+    let found: Vec<_> = found.iter().map(|job| (job.lease.id.as_str(), job.crashes)).collect();
+    assert_eq!(found, [("a", 1), ("b", 1), ("c", 1), ("free", 0)]);
+}
+
+#[tokio::test]
+async fn epochs_grow_from_the_last_one_where_the_clock_has_gone_back() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "ahead").await;
+    jobs.enqueue_all(&numbered(0..12)).await.unwrap();
+    for ahead in [9_000_000_000_000_000_u64, 9_000_000_000_000_011] {
+        let () = run(&redis, &["SET", "{ahead}:epoch", &ahead.to_string()]).await;
+        for (max, epoch) in [1, 2, 2, 1].into_iter().zip(ahead + 1..) {
+            let held = leases(&claim(&jobs, "one", max).await);
+            assert!(held.iter().all(|lease| lease.epoch == epoch), "{held:?}, not {epoch}");
+            assert_eq!(jobs.extend(&held, LEASE).await.unwrap(), vec![Held::Yours; max]);
+            assert_eq!(jobs.ack(&held).await.unwrap(), vec![Held::Yours; max]);
+            assert_eq!(jobs.ack(&held).await.unwrap(), vec![Held::Gone; max]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_named_twice_is_acked_once_and_the_others_of_its_claim_are_still_held() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "twice").await;
+    jobs.enqueue_all(&numbered(0..3)).await.unwrap();
+    let single = leases(&claim(&jobs, "one", 1).await);
+    let held = leases(&claim(&jobs, "one", 2).await);
+    let twice = [held[0].clone(), held[0].clone()];
+    assert_eq!(jobs.ack(&twice).await.unwrap(), [Held::Yours, Held::Yours]);
+    let twice = [single[0].clone(), single[0].clone()];
+    assert_eq!(jobs.extend(&twice, LEASE).await.unwrap(), [Held::Yours, Held::Yours]);
+    assert!(jobs.ack(&twice).await.unwrap().contains(&Held::Yours));
+    assert_eq!(jobs.counts().await.unwrap().active, 1);
+    assert_eq!(jobs.extend(&held, LEASE).await.unwrap(), [Held::Gone, Held::Yours]);
+    assert_eq!(jobs.ack(&held[1..]).await.unwrap(), [Held::Yours]);
+    let left = ["{twice}:epoch", "{twice}:layout", "{twice}:state", "{twice}:wake"];
+    assert_eq!(keys(&redis).await, left);
 }
 
 #[tokio::test]
@@ -472,7 +522,7 @@ async fn after_many_jobs_nothing_is_left_but_what_is_counted() {
         }
         jobs.begin_drain(&me, Some(secs(1))).await.unwrap();
         jobs.end_drain(&me).await.unwrap();
-        let left = ["{clean}:layout", "{clean}:state", "{clean}:wake"];
+        let left = ["{clean}:epoch", "{clean}:layout", "{clean}:state", "{clean}:wake"];
         assert_eq!(keys(&redis).await, left, "{round}");
     }
 }
@@ -519,6 +569,28 @@ async fn a_job_that_cannot_be_read_is_a_dead_letter_with_the_reason_and_the_othe
     let _: i64 = run(&redis, &["HSET", "{bad}:jobs", "job 00001", "2 1700000000000 0 \"mended\""]).await;
     assert!(jobs.retry(&id("job 00001")).await.unwrap());
     assert_eq!(claim(&jobs, "one", 99).await[0].item, "mended");
+}
+
+#[tokio::test]
+async fn whatever_a_job_is_named_that_is_listed_by_hand_it_is_set_aside() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "odd").await;
+    let names: [&[u8]; 4] = [b"two\nlines", b"\xff\xfe", b" ", b"1 2 3 4\n5 6 0 \"x\""];
+    let mut connection = redis.connection().await;
+    for name in names {
+        let mut add = redis::pipe();
+        add.cmd("HSET").arg("{odd}:jobs").arg(name).arg("1 2 0 \"item\"").ignore();
+        add.cmd("RPUSH").arg("{odd}:pending").arg(name).ignore();
+        let () = add.query_async(&mut connection).await.unwrap();
+    }
+    jobs.enqueue(&job("good")).await.unwrap();
+    let mut claimed = Vec::new();
+    for _ in 0..=names.len() {
+        claimed.extend(claim(&jobs, "one", 1).await);
+    }
+    assert_eq!(claimed.iter().map(|job| job.lease.id.as_str()).collect::<Vec<_>>(), [" ", "good"]);
+    let counts = jobs.counts().await.unwrap();
+    assert_eq!((counts.pending, counts.active, counts.dead), (0, 2, 3));
 }
 
 #[tokio::test]

@@ -92,11 +92,19 @@ fn checked(name: &str) -> Result<Arc<str>, InvalidName> {
     let rule = match name {
         "" => "must not be empty",
         _ if name.len() > NAME_MAX => "must not be longer than 255 bytes",
-        _ if name.chars().any(char::is_control) => "must not hold control characters",
+        _ if has_control(name) => "must not hold control characters",
         _ if name.starts_with(RESERVED) => "must not begin with \"winddown:\"",
         _ => return Ok(name.into()),
     };
     Err(InvalidName { name: name.chars().take(64).collect(), rule })
+}
+
+fn has_control(name: &str) -> bool {
+    // Each job that is claimed has its name read, and most names are plain.
+    match name.is_ascii() {
+        true => name.bytes().any(|byte| byte.is_ascii_control()),
+        false => name.chars().any(char::is_control),
+    }
 }
 
 // === impl InvalidName ===

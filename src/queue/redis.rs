@@ -71,16 +71,18 @@
 //! | `pending` | list | jobs of priority 0 that are free, in their order |
 //! | `line` | sorted set | the other free ones, by priority and order: other priorities, and what came back |
 //! | `scheduled` | sorted set | jobs that wait, by the end of their delay (ms) |
-//! | `h:EPOCH:OWNER` | set | jobs that were claimed together and are held |
-//! | `leases` | sorted set | these claims, by the end of their lease (ms) |
+//! | `h:EPOCH:OWNER` | set | jobs that were claimed together and are held, where there were several |
+//! | `leases` | sorted set | these claims, as `EPOCH:OWNER`, and those of a single job with a newline and its name behind that, by the end of their lease (ms) |
+//! | `epoch` | string | the last epoch |
 //! | `ending` | hash | owners that are ending: when they are killed, and since when that is known (ms) |
 //! | `dead`, `reasons` | sorted set, hash | dead letters, by when they were given up (ms), and why |
 //! | `once` | sorted set | names that [`List::enqueue_once`] remembers, by when (ms) |
 //! | `wake` | list | at most one token, for whoever waits |
-//! | `state` | hash | the last epoch and place in the order, totals, whether the queue is paused, how far a search for lost leases has come |
+//! | `paused` | string | is there while the queue is paused |
+//! | `state` | hash | the last place in the order, totals, how far a search for lost leases has come |
 //!
-//! A lease is that of a claim, with all its jobs: renewing one of them renews all. When all jobs are done, `layout`, `state` and perhaps
-//! `wake` are left; for a week also `once`, for names that were not forgotten, and `ending`, for owners that were killed in their stop.
+//! A lease is that of a claim, with all its jobs: renewing one of them renews all. When all jobs are done, `layout`, `epoch`, `state` and
+//! perhaps `wake` are left; for a week also `once`, for names that were not forgotten, and `ending`, for owners that were killed in their stop.
 //!
 //! A user of the server needs, for a queue `orders`: `~{orders}:* -@all +@hash +@list +@set +@sortedset +@string +evalsha +eval +exists
 //! +type +del +scan +time +info +client|id +client|unblock`, and with Sentinels `+role`.

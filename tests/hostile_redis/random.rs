@@ -225,7 +225,7 @@ impl Play {
 
     async fn last_epoch(&self) -> u64 {
         let mut ask = Cmd::new();
-        ask.arg("HGET").arg("{model}:state").arg("epoch");
+        ask.arg("GET").arg("{model}:epoch");
         ask.query_async(&mut self.redis.connection().await).await.unwrap()
     }
 

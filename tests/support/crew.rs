@@ -241,6 +241,18 @@ pub async fn held_by(redis: &Redis, owner: &str) -> BTreeSet<String> {
         let ids: Vec<String> = redis::cmd("SMEMBERS").arg(key).query_async(&mut connection).await.unwrap();
         held.extend(ids);
     }
+    // A claim of a single job has its name in its own.
+    let claims: Vec<String> = redis::cmd("ZRANGE")
+        .arg(format!("{{{QUEUE}}}:leases"))
+        .arg(0)
+        .arg(-1)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let of_one = claims.iter().filter_map(|claim| claim.split_once('\n'));
+    held.extend(
+        of_one.filter(|(token, _)| token.ends_with(&format!(":{owner}"))).map(|(_, id)| id.to_owned()),
+    );
     held.extend(held_of_the_stream(&mut connection, owner).await);
     held
 }

@@ -125,6 +125,11 @@ impl Calls {
 // === impl Call ===
 
 impl Call<'_> {
+    /// Whether something is to be put back.
+    pub(super) fn is_after_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     /// What is to be put back: an epoch (or nothing), how many epochs, and these. Nothing where nothing is claimed.
     pub(super) fn add_lost(under_way: Option<&Call<'_>>, call: &mut Cmd) {
         match under_way.and_then(|under_way| under_way.lost.as_ref()) {

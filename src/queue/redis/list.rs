@@ -24,14 +24,16 @@ mod wait;
 const LAYOUT: u32 = 1;
 
 /// All keys but the sets of what is claimed, which are named `h:` and the claim; each with its type.
-const KEYS: [(&str, &str); 11] = [
+const KEYS: [(&str, &str); 13] = [
     ("dead", "zset"),
     ("ending", "hash"),
+    ("epoch", "string"),
     ("jobs", "hash"),
     ("leases", "zset"),
     ("line", "zset"),
     ("meta", "hash"),
     ("once", "zset"),
+    ("paused", "string"),
     ("pending", "list"),
     ("reasons", "hash"),
     ("scheduled", "zset"),
@@ -213,7 +215,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
     /// The server could not be asked.
     pub async fn is_paused(&self) -> Result<bool, QueueError> {
         let mut command = Cmd::new();
-        command.arg("HEXISTS").arg(format!("{}state", self.shared.prefix)).arg("paused");
+        command.arg("EXISTS").arg(format!("{}paused", self.shared.prefix));
         let paused = self.shared.link().query(&command).await;
         paused
             .and_then(|paused| reply::number(&paused))

@@ -9,8 +9,8 @@ if earlier then kill = math.min(kill or earlier, earlier) end
 name_layout()
 call('HSET', p .. 'ending', owner, (kill or '-') .. ' ' .. now)
 
-for token, ends in pairs(claims_of(owner)) do
-  if kill and ends > kill then call('ZADD', leases, kill, token) end
+for claim, ends in pairs(claims_of(owner)) do
+  if kill and ends > kill then call('ZADD', leases, kill, claim) end
 end
 -- Marks of owners that never said a last word: a process is gone for good within a week of its end.
 local marks = call('HGETALL', p .. 'ending')

@@ -3,13 +3,14 @@
 -- All claims of an owner that are there, with the ends of their leases. Others' are not even handed to the script: there may be very many.
 local function claims_of(owner)
   local found, cursor = {}, '0'
-  local match = '*:' .. string.gsub(owner, '[*?%[%]\\]', '\\%0')
+  local match = '*:' .. string.gsub(owner, '[*?%[%]\\]', '\\%0') .. '*'
   repeat
     local some = call('ZSCAN', leases, cursor, 'MATCH', match, 'COUNT', 100000)
     cursor = some[1]
     for k = 1, #some[2], 2 do
-      -- Of an owner whose name ends like this one's, there are others.
-      if string.match(some[2][k], '^%d+:(.*)$') == owner then found[some[2][k]] = tonumber(some[2][k + 1]) end
+      -- Others' names may have this one in them.
+      local _, holder = whose(some[2][k])
+      if holder == owner then found[some[2][k]] = tonumber(some[2][k + 1]) end
     end
   until cursor == '0'
   return found
@@ -21,12 +22,11 @@ local function recover(owner, i)
   local after, known = tonumber(ARGV[i]), {}
   if not after then return end
   for k = i + 2, i + 1 + ARGV[i + 1] do known[ARGV[k]] = true end
-  for token in pairs(claims_of(owner)) do
-    local epoch = string.match(token, '^%d+')
+  for claim in pairs(claims_of(owner)) do
+    local epoch = whose(claim)
     if tonumber(epoch) > after and not known[epoch] then
-      put_back(call('SMEMBERS', p .. 'h:' .. token))
-      call('DEL', p .. 'h:' .. token)
-      call('ZREM', leases, token)
+      put_back(ids_of(claim))
+      forget(claim)
     end
   end
 end
@@ -34,9 +34,9 @@ end
 -- Leases that ran out, in bounded batches; a job that has crashed its holders too often is given up.
 local function reclaim(now, most, dead)
   local reclaimed, bytes = 0, 0
-  for _, token in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 16)) do
-    local ids = call('SMEMBERS', p .. 'h:' .. token)
-    local ended = call('HEXISTS', p .. 'ending', string.match(token, '^%d+:(.*)$') or '') == 1
+  for _, claim in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 16)) do
+    local ids, _, owner = ids_of(claim), whose(claim)
+    local ended = call('HEXISTS', p .. 'ending', owner or '') == 1
     local metas = #ids > 0 and call('HMGET', meta, unpack(ids))
     local back = {}
     for k, id in ipairs(ids) do
@@ -53,8 +53,7 @@ local function reclaim(now, most, dead)
       write(id, a, i, c, '', checkpoint)
     end
     put_back(back)
-    call('DEL', p .. 'h:' .. token)
-    call('ZREM', leases, token)
+    forget(claim)
     if #ids > 0 then call('HINCRBY', p .. 'state', ended and 'interruptions' or 'crashes', #ids) end
     reclaimed = reclaimed + #ids
     -- Each is read to be put back.
@@ -112,5 +111,5 @@ local function next_due(now)
   for _, key in ipairs({leases, p .. 'scheduled'}) do
     soonest = math.min(soonest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or '') or math.huge)
   end
-  return soonest < math.huge and math.max(soonest - now, 0) or -1
+  return soonest < math.huge and math.max(math.floor(soonest - now), 0) or -1
 end

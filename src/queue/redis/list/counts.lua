@@ -29,9 +29,9 @@ for _ = 1, 100 do
   from = '[' .. string.format('%010.0f', (tonumber(string.sub(first, 1, 10)) or 0) + 1)
 end
 local claimed = {}
-for _, token in ipairs(call('ZRANGE', leases, 0, 999)) do
+for _, claim in ipairs(call('ZRANGE', leases, 0, 999)) do
   if #claimed >= 1000 then break end
-  for _, id in ipairs(call('SMEMBERS', p .. 'h:' .. token)) do claimed[#claimed + 1] = id end
+  for _, id in ipairs(ids_of(claim)) do claimed[#claimed + 1] = id end
 end
 look(claimed)
 return {

@@ -45,21 +45,52 @@ local function write(id, a, i, c, token, checkpoint)
   end
 end
 
+-- A claim of several jobs is in `leases` by its token, EPOCH:OWNER, and its jobs are in a set. One of a single job needs no set: it is there
+-- by its token, a newline and the id. No name of an owner has a newline.
+local function ids_of(claim)
+  local only = string.match(claim, '\n(.*)$')
+  return only and {only} or call('SMEMBERS', p .. 'h:' .. claim)
+end
+
+local function size_of(claim)
+  return string.find(claim, '\n', 1, true) and 1 or call('SCARD', p .. 'h:' .. claim)
+end
+
+-- Epoch and owner; nothing where it is no claim of ours.
+local function whose(claim) return string.match(claim, '^(%d+):([^\n]*)') end
+
+local function forget(claim)
+  call('ZREM', leases, claim)
+  call('DEL', p .. 'h:' .. claim)
+end
+
+-- Whether each of the jobs ARGV[i..j] is held by a claim, 1 or 0; and as what that is in `leases`.
+local function holds(token, i, j)
+  local key = p .. 'h:' .. token
+  if i == j or call('EXISTS', key) == 0 then
+    for k = i, j do
+      local claim, are = token .. '\n' .. ARGV[k], {}
+      if call('ZSCORE', leases, claim) then
+        for l = i, j do are[#are + 1] = ARGV[l] == ARGV[k] and 1 or 0 end
+        return are, claim
+      end
+    end
+  end
+  return call('SMISMEMBER', key, unpack(ARGV, i, j)), token
+end
+
 -- Takes the jobs ARGV[i..j] out of a claim. Nothing where all were in it, or else for each whether it was: 1 or 0.
 local function release(token, i, j)
-  local key, were, some = p .. 'h:' .. token, nil, true
-  if i == j then
-    if call('SREM', key, ARGV[i]) == 0 then return {0} end
-  else
-    local is = call('SMISMEMBER', key, unpack(ARGV, i, j))
-    some = false
-    for k = 1, #is do
-      if is[k] == 1 then some = true else were = is end
-    end
-    if some then call('SREM', key, unpack(ARGV, i, j)) end
+  local are, claim = holds(token, i, j)
+  local all, some = true, false
+  for _, is in ipairs(are) do all, some = all and is == 1, some or is == 1 end
+  if claim ~= token then
+    call('ZREM', leases, claim)
+  elseif some then
+    call('SREM', p .. 'h:' .. token, unpack(ARGV, i, j))
+    if call('EXISTS', p .. 'h:' .. token) == 0 then call('ZREM', leases, token) end
   end
-  if some and call('EXISTS', key) == 0 then call('ZREM', leases, token) end
-  return were
+  return not all and are or nil
 end
 
 -- Why a claim does not hold a job.

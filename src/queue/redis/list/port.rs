@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisError};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::groups::{add_groups, by_claim, in_order};
-use super::reply::{self, Misfit, Parts};
+use super::reply::{self, Misfit, Parts, Step};
 use super::{BATCH, List, scripts};
 use crate::catch::with_sources;
 use crate::queue::millis::millis;
@@ -37,42 +37,38 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
         };
         let answer = self.shared.run(&scripts::STEP, |call| {
             call.arg(owner.as_str()).arg(max).arg(millis(lease)).arg(self.max_crashes);
-            Call::add_lost(under_way.as_ref(), call);
+            match &under_way {
+                Some(under_way) if under_way.is_after_lost() => Call::add_lost(Some(under_way), call),
+                _ => drop(call.arg("")),
+            }
             add_groups(call, &groups, &leases)
         });
-        let mut answer = Parts::of(answer.await?)?;
-        let held = match answer.part() {
-            Value::Int(_) => vec![Held::Yours; done.len()],
-            some => in_order(&order, &reply::held(some)?),
+        let answer = answer.await?;
+        let in_order = |held: Option<Vec<Held>>| match held {
+            None => vec![Held::Yours; done.len()],
+            Some(held) => in_order(&order, &held),
         };
         if max == 0 {
-            return Ok(Stepped { held, claimed: Vec::new() });
+            return Ok(Stepped { held: in_order(reply::verdicts(answer)?), claimed: Vec::new() });
         }
-        let epoch = answer.number()?.unsigned_abs();
-        let (ids, mut values) = (Parts::of(answer.part())?, Parts::of(answer.part())?);
-        let mut pasts = Parts::of(answer.part()).ok();
-        let now = answer.number()?.unsigned_abs();
-        let dead = answer.texts()?;
-        let wait = answer.number()?;
+        let Step { held, epoch, now, wait, jobs, dead } = Step::read(answer)?;
+        let held = in_order(held);
         // Nothing is awaited between the answer and the jobs that it brought, so that none of them is forgotten.
         if let Some(under_way) = under_way {
             under_way.answered(epoch, now.saturating_mul(1000));
         }
         // Where all that was asked for was there, the script has not looked any further.
-        let enough = ids.len() == max && wait < 0;
+        let enough = jobs.len() == max && wait < 0;
         self.shared.waiter.stepped((!enough).then(|| reply::wait(wait)));
         for given_up in dead.chunks_exact(2) {
             tracing::error!(target: "winddown", queue = self.shared.name, job = given_up[0], reason = given_up[1], "job.dead");
         }
         let mut claimed = Vec::with_capacity(max);
         let mut misfits = Vec::new();
-        for id in ids {
-            let past = pasts.as_mut().map_or(Value::Nil, Parts::part);
-            match reply::claimed(id, values.part(), past, owner, epoch, now) {
-                Ok(job) => claimed.push(job),
-                Err(misfit) => misfits.push(misfit),
-            }
-        }
+        jobs.read(owner, epoch, now, |job| match job {
+            Ok(job) => claimed.push(job),
+            Err(misfit) => misfits.push(misfit),
+        });
         // All at once: what was claimed beside them waits for this, under a lease that nobody renews yet.
         join_all(misfits.iter().map(|misfit| self.bury(misfit, owner, epoch))).await;
         Ok(Stepped { held, claimed })

@@ -1,5 +1,6 @@
 //! Reads what the scripts answer, and says what of a job cannot be read.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, Value};
@@ -12,6 +13,32 @@ const UNREADABLE: &str = "(unreadable)";
 
 /// The parts of an answer, one after the other.
 pub(super) struct Parts(std::vec::IntoIter<Value>);
+
+/// What a step has brought.
+pub(super) struct Step {
+    /// Of what was to be acked; nothing where all of it was held.
+    pub(super) held: Option<Vec<Held>>,
+    /// The claim, where there is one.
+    pub(super) epoch: u64,
+    /// By the server's clock, in milliseconds.
+    pub(super) now: u64,
+    /// Until something is due, in milliseconds; below zero where that is never, or was not looked for.
+    pub(super) wait: i64,
+    pub(super) jobs: Brought,
+    /// Names and reasons in turn.
+    pub(super) dead: Vec<String>,
+}
+
+/// Jobs as they were claimed.
+pub(super) enum Brought {
+    /// A text, and where in it the id is; the value is behind it.
+    One(Vec<u8>, Range<usize>),
+    Many {
+        ids: Parts,
+        values: Parts,
+        pasts: Parts,
+    },
+}
 
 /// A job that was claimed and cannot be read.
 pub(super) struct Misfit {
@@ -50,8 +77,12 @@ impl Parts {
         number(&self.part())
     }
 
-    pub(super) fn texts(&mut self) -> Result<Vec<String>, RedisError> {
-        Ok(Parts::of(self.part())?.0.map(text).collect())
+    /// The parts of the next one; none where it is no list.
+    pub(super) fn list(&mut self) -> Parts {
+        match self.0.next() {
+            Some(Value::Array(parts)) => Parts(parts.into_iter()),
+            _ => Parts(Vec::new().into_iter()),
+        }
     }
 }
 
@@ -67,6 +98,80 @@ pub(super) fn number(value: &Value) -> Result<i64, RedisError> {
     match value {
         Value::Int(number) => Ok(*number),
         other => Err(foreign(other)),
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// A number or a list of verdicts, where nothing was to be claimed; otherwise a list of all, or one text for a job of which nothing
+    /// else is to be said.
+    pub(super) fn read(answer: Value) -> Result<Step, RedisError> {
+        let mut parts = match answer {
+            Value::BulkString(text) => {
+                return Step::one(text).ok_or_else(|| foreign(&Value::BulkString(Vec::new())));
+            }
+            other => Parts::of(other)?,
+        };
+        let held = verdicts(parts.part())?;
+        let (epoch, now, wait) = (parts.number()?, parts.number()?, parts.number()?);
+        let (ids, values, pasts) = (parts.list(), parts.list(), parts.list());
+        let dead = parts.list().0.map(text).collect();
+        let jobs = Brought::Many { ids, values, pasts };
+        Ok(Step { held, epoch: epoch.unsigned_abs(), now: now.unsigned_abs(), wait, jobs, dead })
+    }
+
+    /// `NOW WAIT EPOCH ID`, and in the next line the value.
+    fn one(text: Vec<u8>) -> Option<Step> {
+        let (now, rest) = word(&text)?;
+        let (wait, rest) = word(rest)?;
+        let (epoch, rest) = word(rest)?;
+        let from = text.len() - rest.len();
+        let id = from..from + rest.iter().position(|byte| *byte == b'\n')?;
+        let (epoch, now) = (epoch.unsigned_abs(), now.unsigned_abs());
+        Some(Step { held: None, epoch, now, wait, jobs: Brought::One(text, id), dead: Vec::new() })
+    }
+}
+
+// === impl Brought ===
+
+impl Brought {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Brought::One(..) => 1,
+            Brought::Many { ids, .. } => ids.len(),
+        }
+    }
+
+    /// Reads them all, each on its own.
+    pub(super) fn read<T: DeserializeOwned>(
+        self,
+        owner: &Owner,
+        epoch: u64,
+        now: u64,
+        mut each: impl FnMut(Result<Claimed<T>, Misfit>),
+    ) {
+        match self {
+            Brought::One(text, id) => {
+                let value = text.get(id.end + 1..);
+                each(claimed(&text[id], value, None, owner, epoch, now));
+            }
+            Brought::Many { ids, mut values, mut pasts } => {
+                for id in ids {
+                    let (id, value) = (bytes(id).unwrap_or_default(), bytes(values.part()));
+                    let past = bytes(pasts.part());
+                    each(claimed(&id, value.as_deref(), past.as_deref(), owner, epoch, now));
+                }
+            }
+        }
+    }
+}
+
+/// Nothing where all were held; or one for each job.
+pub(super) fn verdicts(value: Value) -> Result<Option<Vec<Held>>, RedisError> {
+    match value {
+        Value::Int(_) => Ok(None),
+        some => held(some).map(Some),
     }
 }
 
@@ -111,37 +216,33 @@ pub(super) fn wait(millis: i64) -> Option<Duration> {
 }
 
 /// Reads a job that has just been claimed.
-pub(super) fn claimed<T: DeserializeOwned>(
-    id: Value,
-    value: Value,
-    past: Value,
+fn claimed<T: DeserializeOwned>(
+    id: &[u8],
+    value: Option<&[u8]>,
+    past: Option<&[u8]>,
     owner: &Owner,
     epoch: u64,
     now: u64,
 ) -> Result<Claimed<T>, Misfit> {
-    let id = bytes(id).unwrap_or_default();
-    match read(&id, value, past, owner, epoch, now) {
-        Ok(claimed) => Ok(claimed),
-        Err(reason) => Err(Misfit { id, reason }),
-    }
+    read(id, value, past, owner, epoch, now).map_err(|reason| Misfit { id: id.to_owned(), reason })
 }
 
 fn read<T: DeserializeOwned>(
     id: &[u8],
-    value: Value,
-    past: Value,
+    value: Option<&[u8]>,
+    past: Option<&[u8]>,
     owner: &Owner,
     epoch: u64,
     now: u64,
 ) -> Result<Claimed<T>, String> {
     let id = job_id(id).ok_or("corrupt job: its name is none")?;
-    let value = bytes(value).ok_or("corrupt job: it is listed, and has no payload")?;
+    let value = value.ok_or("corrupt job: it is listed, and has no payload")?;
     let (order, enqueued, priority, payload) =
-        header(&value).ok_or("corrupt job: its payload does not begin with order, time and priority")?;
+        header(value).ok_or("corrupt job: its payload does not begin with order, time and priority")?;
     let item = serde_json::from_slice(payload).map_err(|error| format!("corrupt job: payload: {error}"))?;
-    let past = match bytes(past) {
+    let past = match past {
         None => Past::default(),
-        Some(past) => Past::read(&past).ok_or("corrupt job: what it went through cannot be read")?,
+        Some(past) => Past::read(past).ok_or("corrupt job: what it went through cannot be read")?,
     };
     let mut claimed = Claimed::new(item, Lease { id, owner: owner.clone(), epoch });
     (claimed.attempts, claimed.interruptions, claimed.crashes) =
@@ -154,10 +255,24 @@ fn read<T: DeserializeOwned>(
 
 /// What a payload begins with: sequence number, time in milliseconds, priority; and the rest.
 fn header(value: &[u8]) -> Option<(u64, u64, i32, &[u8])> {
-    let mut parts = value.splitn(4, |byte| *byte == b' ');
-    let mut next = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
-    let (order, time, priority) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
-    Some((order, time, priority, parts.next()?))
+    let (order, rest) = word(value)?;
+    let (time, rest) = word(rest)?;
+    let (priority, payload) = word(rest)?;
+    let (order, time) = (u64::try_from(order).ok()?, u64::try_from(time).ok()?);
+    Some((order, time, i32::try_from(priority).ok()?, payload))
+}
+
+/// A number and a space; and the rest. By hand, since it is done some times for each job.
+fn word(text: &[u8]) -> Option<(i64, &[u8])> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let (mut number, mut rest) = (0_i64, digits);
+    while let Some((digit @ b'0'..=b'9', behind)) = rest.split_first() {
+        number = number.checked_mul(10)?.checked_add(i64::from(digit - b'0'))?;
+        rest = behind;
+    }
+    let some = rest.len() < digits.len();
+    let number = if digits.len() < text.len() { -number } else { number };
+    rest.strip_prefix(b" ").filter(|_| some).map(|rest| (number, rest))
 }
 
 fn job_id(bytes: &[u8]) -> Option<JobId> {

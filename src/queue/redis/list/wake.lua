@@ -1,9 +1,9 @@
 -- ARGV: 'pause', 'resume', or nothing.
 name_layout()
 if ARGV[1] == 'pause' then
-  call('HSET', p .. 'state', 'paused', '1')
+  call('SET', p .. 'paused', '1')
   return 0
 end
-if ARGV[1] == 'resume' then call('HDEL', p .. 'state', 'paused') end
+if ARGV[1] == 'resume' then call('DEL', p .. 'paused') end
 wake()
 return 0
