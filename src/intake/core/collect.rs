@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::book::Owed;
-use super::{Core, GivenUp, Kind, Width};
+use super::{Core, GivenUp, Width};
 use crate::catch::quietly;
 
 /// How many items one batch holds at the most.
@@ -125,11 +125,12 @@ impl<T: Send + Sync + 'static> Collector<T> {
             let next = (busy.len() < at_once).then(|| self.waiting.pop_last())?;
             return next.map(|(_, owed)| (0, vec![owed]));
         }
-        let kind = self.core.options().kind.clone();
-        let kind = |owed: &Owed<T>| {
-            let of = |kind: &Kind<T>| quietly(|| kind(owed.item.value()));
-            kind.as_ref().and_then(of).unwrap_or_default()
+        let Some(kind) = self.core.options().kind.clone() else {
+            let next = (busy.is_empty() && !self.waiting.is_empty()).then_some(0)?;
+            let load = std::iter::from_fn(|| self.waiting.pop_first()).take(BATCH);
+            return Some((next, load.map(|(_, owed)| owed).collect()));
         };
+        let kind = |owed: &Owed<T>| quietly(|| kind(owed.item.value())).unwrap_or_default();
         let next = self.waiting.values().map(kind).find(|kind| !busy.contains(kind))?;
         let such = self.waiting.iter().filter(|(_, owed)| kind(owed) == next);
         let numbers: Vec<u64> = such.map(|(number, _)| *number).take(BATCH).collect();
