@@ -358,3 +358,43 @@ async fn the_error_of_a_queue_further_back_is_told_where_those_before_it_bring_j
     let back = told("queue.reachable");
     assert!(back.len() == 1 && back[0].contains("queue=me/1"), "{back:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_job_of_all_is_told_whichever_queue_it_is_in() {
+    for old in 0..3 {
+        let strict = Strict::new([0, 1, 2].map(|_| Probe::with([])));
+        strict.queues()[old].enqueue(1);
+        sleep(ms(500)).await;
+        for probe in strict.queues() {
+            probe.enqueue(2);
+        }
+        sleep(ms(100)).await;
+        assert_eq!(strict.counts().await.unwrap().oldest, Some(ms(600)), "{old}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_is_looked_for_in_all_queues_and_one_that_cannot_be_asked_is_an_error_only_where_none_has_it()
+ {
+    let (probes, strict) = three();
+    let jobs = strict.claim(&me(), 6, LEASE).await.unwrap();
+    assert!(strict.dead_letter(&jobs[4].lease, "never").await.unwrap().is_yours());
+    let (last, nobody) = (jobs[4].lease.id.clone(), "nobody".parse().unwrap());
+    assert!(!strict.retry(&nobody).await.unwrap());
+    down(&probes[0], true);
+    assert!(strict.retry(&nobody).await.is_err(), "it may be there");
+    assert!(strict.retry(&last).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_claims_nothing_only_acks_and_at_all_queues_side_by_side() {
+    let (probes, strict) = three();
+    let done = leases(&strict.claim(&me(), 6, LEASE).await.unwrap());
+    for probe in &probes {
+        *probe.ack_takes.lock().unwrap() = ms(300);
+    }
+    let (began, claimed) = (Instant::now(), probes.each_ref().map(claims));
+    assert_eq!(strict.step(&done, &me(), 0, LEASE).await.unwrap().held, [Held::Yours; 6]);
+    assert_eq!(began.elapsed(), ms(300));
+    assert_eq!(probes.each_ref().map(claims), claimed);
+}

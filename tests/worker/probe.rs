@@ -246,6 +246,7 @@ impl Queue for Probe {
     }
 
     async fn retry(&self, id: &JobId) -> Result<bool, QueueError> {
+        self.called(format_args!("retry {id}"))?;
         self.jobs.retry(id).await
     }
 }

@@ -26,8 +26,8 @@ const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
 pub(super) struct Collector<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
-    /// By number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<u64, Owed<T>>,
+    /// By kind, and by number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<usize, BTreeMap<u64, Owed<T>>>,
     /// It has come to its end: what is owed from here on is another one's.
     ended: bool,
 }
@@ -87,7 +87,7 @@ impl<T: Send + Sync + 'static> Collector<T> {
             if calls.is_empty() && self.waiting.is_empty() {
                 core.stragglers().await;
             }
-            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
+            self.take_owed();
             if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
                 return;
             }
@@ -106,7 +106,8 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 }
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
-                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
+                    self.take_owed();
+                    for owed in std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values) {
                         core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_TURN));
                     }
                     while calls.next().await.is_some() {}
@@ -118,23 +119,32 @@ impl<T: Send + Sync + 'static> Collector<T> {
         }
     }
 
+    /// What is owed waits from here on, with what is of its kind.
+    fn take_owed(&mut self) {
+        let owed = std::mem::take(&mut self.core.book().owed);
+        let kind = self.core.options().kind.clone();
+        for owed in owed {
+            let kind = kind.as_ref().and_then(|kind| quietly(|| kind(owed.item.value()))).unwrap_or_default();
+            self.waiting.entry(kind).or_default().insert(owed.item.number, owed);
+        }
+    }
+
     /// What is to go back next, and of which kind that is.
     fn next_load(&mut self, busy: &[usize], at_once: usize) -> Option<(usize, Vec<Owed<T>>)> {
-        if let Width::Single(_) = self.core.width {
+        let free = |kind: &&usize| busy.iter().filter(|busy| busy == kind).count() < at_once;
+        let kind = *self.waiting.keys().find(free)?;
+        let waiting = self.waiting.get_mut(&kind)?;
+        let load = match self.core.width {
             // The newest first: pushed to the front one by one, they stand in their old order.
-            let next = (busy.len() < at_once).then(|| self.waiting.pop_last())?;
-            return next.map(|(_, owed)| (0, vec![owed]));
-        }
-        let Some(kind) = self.core.options().kind.clone() else {
-            let next = (busy.is_empty() && !self.waiting.is_empty()).then_some(0)?;
-            let load = std::iter::from_fn(|| self.waiting.pop_first()).take(BATCH);
-            return Some((next, load.map(|(_, owed)| owed).collect()));
+            Width::Single(_) => waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
+            Width::Batch => {
+                std::iter::from_fn(|| waiting.pop_first()).take(BATCH).map(|(_, owed)| owed).collect()
+            }
         };
-        let kind = |owed: &Owed<T>| quietly(|| kind(owed.item.value())).unwrap_or_default();
-        let next = self.waiting.values().map(kind).find(|kind| !busy.contains(kind))?;
-        let such = self.waiting.iter().filter(|(_, owed)| kind(owed) == next);
-        let numbers: Vec<u64> = such.map(|(number, _)| *number).take(BATCH).collect();
-        Some((next, numbers.iter().filter_map(|number| self.waiting.remove(number)).collect()))
+        if waiting.is_empty() {
+            self.waiting.remove(&kind);
+        }
+        Some((kind, load))
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
@@ -159,7 +169,9 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
             book.collecting = false;
             std::mem::take(&mut book.owed)
         };
-        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
+        for owed in
+            std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values).chain(left)
+        {
             core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_RUNTIME));
         }
     }
@@ -178,11 +190,5 @@ impl<T: Send + Sync + 'static> Core<T> {
                 return;
             }
         }
-    }
-
-    fn take_owed(&self) -> Vec<Owed<T>> {
-        let mut owed = std::mem::take(&mut self.book().owed);
-        owed.sort_unstable_by_key(|owed| owed.item.number);
-        owed
     }
 }
