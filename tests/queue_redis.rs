@@ -14,6 +14,8 @@ mod redis_server;
 #[path = "support/sentinel.rs"]
 #[allow(dead_code)]
 mod sentinel;
+#[path = "queue_redis/servers.rs"]
+mod servers;
 #[path = "queue_redis/waiting.rs"]
 mod waiting;
 
