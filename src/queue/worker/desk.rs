@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Options;
+use super::claims::Claims;
 use super::flight::Flights;
 use crate::ShutdownHandle;
 use crate::backoff::Backoff;
@@ -22,10 +23,7 @@ pub(super) struct Desk<Q> {
     pub(super) options: Options,
     pub(super) handle: ShutdownHandle,
     pub(super) flights: Flights,
-    /// A claim is under way.
-    pub(super) claiming: AtomicBool,
-    /// The last claim had no answer, and may have been done all the same.
-    pub(super) unanswered: AtomicBool,
+    pub(super) claims: Claims,
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
     unreachable: AtomicBool,
@@ -64,8 +62,7 @@ impl<Q> Desk<Q> {
             options,
             handle,
             flights: Flights::new(),
-            claiming: AtomicBool::new(false),
-            unanswered: AtomicBool::new(false),
+            claims: Claims::default(),
             ending_waits: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             outage: Mutex::new(None),
@@ -74,8 +71,7 @@ impl<Q> Desk<Q> {
 
     /// Whether nothing is held. A claim that begins at this very moment is not seen; what it brings goes back untouched.
     pub(super) fn is_idle(&self) -> bool {
-        let claims = self.claiming.load(Ordering::SeqCst) || self.unanswered.load(Ordering::SeqCst);
-        !claims && self.flights.len() == 0
+        !self.claims.are_open() && self.flights.len() == 0
     }
 
     /// Keeps whether the queue answers, and tells of each change, and now and then of what goes on.
@@ -126,12 +122,19 @@ impl<Q> Desk<Q> {
 
     /// Waits before the next try; the beginning of a stop ends that at once.
     pub(super) async fn wait(&self, failures: u32) {
+        let pause = self.pause(failures);
         if self.handle.is_triggered() {
-            tokio::time::sleep(RETRY_STOPPING.scattered(failures)).await;
+            tokio::time::sleep(pause).await;
         } else {
             // Sooner or not, what follows is the next try.
-            let _ = self.handle.sleep(RETRY.scattered(failures)).await;
+            let _ = self.handle.sleep(pause).await;
         }
+    }
+
+    /// How long to wait before the next try, as things are now.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        let retry = if self.handle.is_triggered() { RETRY_STOPPING } else { RETRY };
+        retry.scattered(failures)
     }
 
     /// Calls until the queue answers; `true` when it was asked more than once, so that an answer may be about an earlier call.
