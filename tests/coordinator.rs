@@ -179,8 +179,7 @@ async fn time_that_the_drain_left_goes_to_shields_and_not_to_what_does_not_move(
 async fn what_ends_a_little_after_the_cancel_window_still_goes_back_while_there_is_time() {
     let budget = Budget::given(Duration::from_secs(10), "test").drain(200 * MS);
     let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
-    let jobs =
-        shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
+    let jobs = shutdown.gate("jobs").requeue_with((), async |(), _: Unfinished<u32>| Ok::<(), BoxError>(()));
     let jobs: Vec<_> = (0..3).map(|number| jobs.admit(number).unwrap()).collect();
     tokio::spawn(async move {
         // Each a little before the others would be given up.

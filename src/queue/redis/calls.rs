@@ -113,7 +113,8 @@ impl Calls {
     pub(super) fn forget(&self, owner: &Owner) {
         let mut all = self.known();
         let Table { floor, owners } = &mut *all;
-        if let Some(known) = owners.get(owner).filter(|known| known.unsure.is_none() && known.under_way.is_empty())
+        if let Some(known) =
+            owners.get(owner).filter(|known| known.unsure.is_none() && known.under_way.is_empty())
         {
             // It may still hold what it has claimed so far, and claim again.
             *floor = known.last.max(*floor);
@@ -179,5 +180,43 @@ impl Drop for Call<'_> {
             Some(oldest) => known.recent.retain(|epoch| *epoch > oldest),
             None => known.recent.clear(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Calls {
+        let known = Mutex::new(Table { floor: 10, owners: HashMap::new() });
+        Calls { known, under_way: RwLock::new(()) }
+    }
+
+    fn lost(call: &Call<'_>) -> Option<(u64, Vec<u64>)> {
+        call.lost.as_ref().map(|lost| (lost.after, lost.known.clone()))
+    }
+
+    #[tokio::test]
+    async fn of_claims_that_overlap_only_the_one_without_an_answer_is_lost() {
+        let (calls, owner) = (calls(), Owner::unique("worker"));
+        let (first, second) = (calls.begin(&owner).await, calls.begin(&owner).await);
+        second.answered(12, 0);
+        drop(first);
+        let third = calls.begin(&owner).await;
+        assert_eq!(lost(&third), Some((10, vec![12])));
+    }
+
+    #[tokio::test]
+    async fn what_is_known_of_claims_does_not_grow_where_there_is_always_one_under_way() {
+        let (calls, owner) = (calls(), Owner::unique("worker"));
+        let mut under_way = calls.begin(&owner).await;
+        for epoch in 11..1011 {
+            let next = calls.begin(&owner).await;
+            std::mem::replace(&mut under_way, next).answered(epoch, 0);
+        }
+        assert!(calls.known().owners[&owner].recent.len() <= 2);
+        drop(under_way);
+        let last = calls.begin(&owner).await;
+        assert_eq!(lost(&last), Some((1009, vec![1010])));
     }
 }

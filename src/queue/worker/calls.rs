@@ -142,7 +142,8 @@ impl<'a, Q: Queue> Calls<'a, Q> {
             0 => Some(1),
             steps if steps >= self.at_once || self.trouble.is_some() => None,
             _ if self.last_began.elapsed() >= LONG => Some(1),
-            _ => self.overlap().then(|| self.part()),
+            // Not a whole part: some of what has come with one answer may still run, and would wait for the next answer.
+            _ => self.overlap().then(|| self.part().div_ceil(2)),
         }
     }
 
@@ -245,7 +246,8 @@ impl<'a, Q: Queue> Calls<'a, Q> {
             Some(trouble) => trouble.failures + 1,
         };
         let until = now + self.desk.pause(failures);
-        self.trouble = Some(Trouble { failures, since: now, until, stopping: self.desk.handle.is_triggered() });
+        self.trouble =
+            Some(Trouble { failures, since: now, until, stopping: self.desk.handle.is_triggered() });
     }
 }
 
