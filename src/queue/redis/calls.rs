@@ -15,6 +15,9 @@ use crate::queue::Owner;
 /// order.
 const UNSURE: Duration = Duration::from_secs(30);
 
+/// How many calls of a worker may be under way at once: as many as keep a slow line filled, while a fast one is not asked for ever less.
+pub(super) const AT_ONCE: usize = 4;
+
 /// Knows of which claims the answers have come. What an owner holds by any later claim was claimed by a call without an answer: the next
 /// claim of that owner puts it back, untouched, before its lease would run out as a crash.
 pub(super) struct Calls {
@@ -33,7 +36,8 @@ struct Table {
 struct Known {
     /// The last claim that was answered.
     last: u64,
-    under_way: usize,
+    /// For each claim under way, the last that had been answered when it began.
+    under_way: Vec<u64>,
     /// Claims that were answered since the first of those began that are under way, or unsure.
     recent: Vec<u64>,
     unsure: Option<Unsure>,
@@ -51,6 +55,7 @@ pub(super) struct Call<'a> {
     calls: &'a Calls,
     owner: &'a Owner,
     after: u64,
+    answered: bool,
     lost: Option<Lost>,
     _turn: Turn<'a>,
 }
@@ -93,7 +98,7 @@ impl Calls {
         let Table { floor, owners } = &mut *all;
         let fresh = || Known { last: *floor, ..Known::default() };
         let known = owners.entry(owner.clone()).or_insert_with(fresh);
-        known.under_way += 1;
+        known.under_way.push(known.last);
         let lost = match (&turn, &known.unsure) {
             (Turn::Alone { .. }, Some(unsure)) => {
                 Some(Lost { after: unsure.after, known: known.recent.clone() })
@@ -101,14 +106,15 @@ impl Calls {
             // One that became unsure since the turn was taken is seen to by the next.
             _ => None,
         };
-        Call { calls: self, owner, after: known.last, lost, _turn: turn }
+        Call { calls: self, owner, after: known.last, answered: false, lost, _turn: turn }
     }
 
     /// Keeps nothing of an owner that has ended, unless it may hold what it does not know of.
     pub(super) fn forget(&self, owner: &Owner) {
         let mut all = self.known();
         let Table { floor, owners } = &mut *all;
-        if let Some(known) = owners.get(owner).filter(|known| known.unsure.is_none() && known.under_way == 0)
+        if let Some(known) =
+            owners.get(owner).filter(|known| known.unsure.is_none() && known.under_way.is_empty())
         {
             // It may still hold what it has claimed so far, and claim again.
             *floor = known.last.max(*floor);
@@ -139,7 +145,7 @@ impl Call<'_> {
     }
 
     /// The answer came, with what was claimed, if anything, at about `now` (µs, by the server's clock).
-    pub(super) fn answered(self, epoch: u64, now: u64) {
+    pub(super) fn answered(mut self, epoch: u64, now: u64) {
         let mut all = self.calls.known();
         let Some(known) = all.owners.get_mut(self.owner) else { return };
         if epoch > 0 {
@@ -157,12 +163,8 @@ impl Call<'_> {
             }
         }
         drop(all);
-        self.end();
-    }
-
-    fn end(mut self) {
         // What `drop` then makes of it is nothing.
-        self.after = u64::MAX;
+        self.answered = true;
     }
 }
 
@@ -170,13 +172,56 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         let mut all = self.calls.known();
         let Some(known) = all.owners.get_mut(self.owner) else { return };
-        known.under_way -= 1;
-        if self.after < u64::MAX {
+        if let Some(place) = known.under_way.iter().position(|after| *after == self.after) {
+            known.under_way.swap_remove(place);
+        }
+        if !self.answered {
             let after = known.unsure.as_ref().map_or(self.after, |unsure| unsure.after.min(self.after));
             known.unsure = Some(Unsure { after, heard: None });
         }
-        if known.under_way == 0 && known.unsure.is_none() {
-            known.recent.clear();
+        // There may always be one under way: what is older than all of them is of no use any more.
+        let unsure = known.unsure.as_ref().map(|unsure| unsure.after);
+        match known.under_way.iter().copied().chain(unsure).min() {
+            Some(oldest) => known.recent.retain(|epoch| *epoch > oldest),
+            None => known.recent.clear(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Calls {
+        let known = Mutex::new(Table { floor: 10, owners: HashMap::new() });
+        Calls { known, under_way: RwLock::new(()) }
+    }
+
+    fn lost(call: &Call<'_>) -> Option<(u64, Vec<u64>)> {
+        call.lost.as_ref().map(|lost| (lost.after, lost.known.clone()))
+    }
+
+    #[tokio::test]
+    async fn of_claims_that_overlap_only_the_one_without_an_answer_is_lost() {
+        let (calls, owner) = (calls(), Owner::unique("worker"));
+        let (first, second) = (calls.begin(&owner).await, calls.begin(&owner).await);
+        second.answered(12, 0);
+        drop(first);
+        let third = calls.begin(&owner).await;
+        assert_eq!(lost(&third), Some((10, vec![12])));
+    }
+
+    #[tokio::test]
+    async fn what_is_known_of_claims_does_not_grow_where_there_is_always_one_under_way() {
+        let (calls, owner) = (calls(), Owner::unique("worker"));
+        let mut under_way = calls.begin(&owner).await;
+        for epoch in 11..1011 {
+            let next = calls.begin(&owner).await;
+            std::mem::replace(&mut under_way, next).answered(epoch, 0);
+        }
+        assert!(calls.known().owners[&owner].recent.len() <= 2);
+        drop(under_way);
+        let last = calls.begin(&owner).await;
+        assert_eq!(lost(&last), Some((1009, vec![1010])));
     }
 }
