@@ -89,6 +89,16 @@ async fn a_job_that_has_crashed_more_often_than_is_allowed_here_may_still_be_int
 }
 
 #[tokio::test]
+async fn any_number_of_names_is_forgotten() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "names").await;
+    let all = numbered(0..1_100);
+    jobs.enqueue_once(&all).await.unwrap();
+    jobs.forget_once(&all.into_iter().map(|job| job.id).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(run::<usize>(&redis, &["ZCARD", "{names}:once"]).await, 0);
+}
+
+#[tokio::test]
 async fn epochs_grow_also_where_the_clock_of_the_server_was_set_back() {
     let redis = Redis::start();
     let jobs = open(&redis, "clock").await;
