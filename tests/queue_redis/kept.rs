@@ -89,6 +89,51 @@ async fn a_job_that_has_crashed_more_often_than_is_allowed_here_may_still_be_int
 }
 
 #[tokio::test]
+async fn a_job_is_found_wherever_it_is_free() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "free").await;
+    let mut all = numbered(0..9);
+    all[3] = all.remove(3).priority(1);
+    jobs.enqueue_all(&all).await.unwrap();
+    let held = claim(&jobs, "one", 3).await;
+    assert_eq!(names(&held), ["job 00003", "job 00000", "job 00001"]);
+    let back = [HandBack::interrupted(held[1].lease.clone())];
+    assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Yours]);
+    for job in &all {
+        let state = if [&held[0], &held[2]].iter().any(|held| held.lease.id == job.id) {
+            JobState::Active
+        } else {
+            JobState::Pending
+        };
+        let found = jobs.find(&job.id).await.unwrap().unwrap();
+        assert_eq!(found.state, state, "{}", job.id);
+    }
+    jobs.enqueue(&job("urgent").priority(9)).await.unwrap();
+    assert_eq!(jobs.find(&id("urgent")).await.unwrap().unwrap().state, JobState::Pending);
+}
+
+#[tokio::test]
+async fn claims_without_leases_are_found_among_many_other_keys() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "lost").await;
+    jobs.enqueue_all(&numbered(0..4)).await.unwrap();
+    for _ in 0..4 {
+        claim(&jobs, "one", 1).await;
+    }
+    let many = "redis.call('DEL', '{lost}:leases') for i = 1, 30000 do redis.call('SET', i, i) end";
+    let () = run(&redis, &["EVAL", many, "0"]).await;
+    // A part of the keys is looked at each time that somebody begins to wait.
+    for looks in 1.. {
+        timeout(Duration::from_millis(100), open(&redis, "lost").await.ready()).await.unwrap_or_default();
+        if run::<usize>(&redis, &["ZCARD", "{lost}:leases"]).await == 4 {
+            break;
+        }
+        assert!(looks < 20, "they are not found");
+    }
+    assert_eq!(claim(&jobs, "two", 9).await.iter().map(|job| job.crashes).sum::<u32>(), 4);
+}
+
+#[tokio::test]
 async fn any_number_of_names_is_forgotten() {
     let redis = Redis::start();
     let jobs = open(&redis, "names").await;
