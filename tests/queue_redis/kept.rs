@@ -89,6 +89,33 @@ async fn a_job_that_has_crashed_more_often_than_is_allowed_here_may_still_be_int
 }
 
 #[tokio::test]
+async fn nothing_is_kept_of_what_a_job_went_through_once_it_is_done_or_where_that_was_nothing() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "meta").await;
+    let kept = async || run::<bool>(&redis, &["EXISTS", "{meta}:meta"]).await;
+    jobs.enqueue_all(&[job("a"), job("b")]).await.unwrap();
+    let back = claim(&jobs, "one", 2).await.into_iter().map(|job| HandBack::untouched(job.lease));
+    assert_eq!(jobs.requeue(&back.collect::<Vec<_>>()).await.unwrap(), [Held::Yours; 2]);
+    assert!(kept().await, "that it was handed back, for one that repeats it");
+    let held = claim(&jobs, "one", 2).await;
+    assert!(!kept().await);
+    let back: Vec<_> = held.into_iter().map(|job| HandBack::interrupted(job.lease)).collect();
+    assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Yours; 2]);
+    // One of them is lost, and the other done, in one call.
+    let held = claim(&jobs, "one", 2).await;
+    assert_eq!(jobs.dead_letter(&held[0].lease, "no").await.unwrap(), Held::Yours);
+    assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Lost, Held::Yours]);
+    let left: Vec<String> = run(&redis, &["HKEYS", "{meta}:meta"]).await;
+    assert_eq!(left, ["a"]);
+    assert!(jobs.retry(&id("a")).await.unwrap());
+    assert!(!run::<bool>(&redis, &["EXISTS", "{meta}:reasons"]).await);
+    let again = claim(&jobs, "two", 2).await.remove(0);
+    assert_eq!((again.attempts, again.interruptions, again.crashes), (0, 1, 0));
+    assert_eq!(jobs.ack(&[again.lease]).await.unwrap(), [Held::Yours]);
+    assert!(!kept().await);
+}
+
+#[tokio::test]
 async fn a_job_is_found_wherever_it_is_free() {
     let redis = Redis::start();
     let jobs = open(&redis, "free").await;
