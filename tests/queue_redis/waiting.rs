@@ -51,12 +51,12 @@ async fn an_idle_waiter_asks_about_once_a_second() {
     let before = asked().await;
     // As a worker does that is told of something else meanwhile: the wait at the server goes on.
     let began = Instant::now();
-    while began.elapsed() < secs(6) {
+    while began.elapsed() < secs(9) {
         assert!(timeout(Duration::from_millis(50), jobs.ready()).await.is_err());
     }
     let asked = asked().await - before;
     let most = began.elapsed().as_secs() + 2;
-    assert!((3..=most).contains(&asked), "{asked} in {:?}", began.elapsed());
+    assert!((4..=most).contains(&asked), "{asked} in {:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_delay_and_a_lease_that_end_wake_a_waiter() {
     let redis = Redis::start();
     let jobs = open(&redis, "due").await;
     let other = open(&redis, "due").await;
-    // A waiter that only looks by itself does so after 2 s.
+    // A waiter that only looks by itself does so after 2 s or more.
     let slack = Duration::from_millis(900);
     for delay in [300, 800] {
         let delay = Duration::from_millis(delay);
@@ -324,7 +324,7 @@ async fn a_waiter_that_stops_leaves_nothing_at_the_server_and_can_wait_again() {
         let stop = Instant::now();
         jobs.stop_waiting().await;
         assert!(!blocked(&redis).await);
-        // It is ended, not waited out; the pop lasts 2 s.
+        // It is ended, not waited out; the pop lasts 2 s or more.
         assert!(stop.elapsed() < Duration::from_millis(900), "{:?}", stop.elapsed());
     }
     let comes = job("a");
@@ -351,7 +351,7 @@ async fn a_job_that_comes_at_the_very_moment_of_the_stop_wakes_somebody_else() {
         let (waited, ()) = tokio::join!(waits, pushed);
         waited.unwrap();
         stops.stop_waiting().await;
-        // Not by looking for itself: that would take about 2 s, each time.
+        // Not by looking for itself: that would take 2 s or more, each time.
         let began = Instant::now();
         timeout(SOON, stays.ready()).await.unwrap();
         let held = claim(&stays, "one", 9).await;
