@@ -1,7 +1,8 @@
 //! The loop's calls to the queue: how many are under way, what each is about, and when the next may begin.
 
-use std::future::Future;
+use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -172,8 +173,8 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         self.most.div_ceil(self.at_once).clamp(LEAST, BATCH)
     }
 
-    /// Begins a call about these jobs, the first of which were `repeated`; it is polled by [`came`](Self::came).
-    pub(super) fn begin(&mut self, jobs: Vec<Job<Leased<Q::Item>>>, repeated: usize, max: usize) {
+    /// Begins a call about these jobs, the first of which were `repeated`; its end is told by [`came`](Self::came).
+    pub(super) async fn begin(&mut self, jobs: Vec<Job<Leased<Q::Item>>>, repeated: usize, max: usize) {
         let (desk, asked) = (self.desk, Instant::now());
         let claim = (max > 0).then(|| desk.claims.begin());
         let step = Step { jobs, repeated, max, asked, claim };
@@ -181,14 +182,20 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         self.claims += usize::from(max > 0);
         self.reserved += step.reserves();
         self.last_began = asked;
-        self.under_way.push(Box::pin(async move {
+        let mut call: Call<'a, Q> = Box::pin(async move {
             let leases: Vec<Lease> = step.jobs.iter().map(|job| job.lease.clone()).collect();
             let answer = match max {
                 0 => desk.queue.ack(&leases).await.map(|held| Stepped { held, claimed: Vec::new() }),
                 _ => desk.queue.step(&leases, &desk.owner, max, desk.options.lease).await,
             };
             Came::Answer(step, answer)
-        }));
+        });
+        // Sent before any more answers are seen to that are there already: what came together would for ever go and come together, and
+        // the server and we would wait for each other by turns.
+        match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+            Poll::Ready(came) => self.under_way.push(Box::pin(ready(came))),
+            Poll::Pending => self.under_way.push(call),
+        }
     }
 
     /// Hands back what came too late, until it is heard; the claim that brought it counts as under way until then.

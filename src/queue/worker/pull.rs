@@ -96,7 +96,7 @@ where
         if let Some(Next { acks, max }) = calls.next(done.len(), room, plenty) {
             let again = repeated.min(acks);
             repeated -= again;
-            calls.begin(done.drain(..acks).collect(), again, max);
+            calls.begin(done.drain(..acks).collect(), again, max).await;
             continue;
         }
         if stopping && held == 0 && calls.is_empty() {
