@@ -1,4 +1,4 @@
-//! The waits between tries.
+//! The waits between tries, and their scatter.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -11,6 +11,13 @@ pub(crate) struct Backoff {
     longest: Duration,
 }
 
+/// The `whole` with up to `most` left out at random.
+pub(crate) fn scattered(whole: Duration, most: Duration) -> Duration {
+    // The keys of a `RandomState` differ each time.
+    let random = RandomState::new().hash_one(whole) >> 32;
+    whole.saturating_sub(most.mul_f64(random as f64 / f64::from(u32::MAX)))
+}
+
 // === impl Backoff ===
 
 impl Backoff {
@@ -21,9 +28,7 @@ impl Backoff {
     /// With up to half left out at random, so that what failed together does not come again together.
     pub(crate) fn scattered(self, failures: u32) -> Duration {
         let whole = self.after(failures);
-        // The keys of a `RandomState` differ each time.
-        let random = RandomState::new().hash_one(failures) >> 32;
-        whole - whole.mul_f64(random as f64 / f64::from(u32::MAX) / 2.0)
+        scattered(whole, whole / 2)
     }
 
     /// The wait after a failure, with that many failures right before it.

@@ -26,7 +26,7 @@ use crate::latch::slab::Slab;
 use crate::latch::{Fired, Latch};
 pub(crate) use detail::UnitDetail;
 pub use seat::Keeper;
-pub(crate) use seat::{DrainEnd, Returns, Seat, Settled};
+pub(crate) use seat::{DrainEnd, Lost, Returns, Seat, Settled};
 
 mod detail;
 mod run;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -104,6 +104,10 @@ struct Item<T> {
     /// When it was let in, for items that have names.
     since: Option<Instant>,
     ending: Ending,
+    /// Its handler has come to an end by itself, and what becomes of it is for the program to say.
+    rests: AtomicBool,
+    /// The program says that it is finished, and had not been quick enough to be believed.
+    done: AtomicBool,
 }
 
 // === impl Gate ===
@@ -151,7 +155,7 @@ impl Gate {
 
     /// As [`Gate::requeue_with`], with many items a call, oldest first.
     ///
-    /// One call runs at a time. A call that fails is repeated with the same items.
+    /// One call runs at a time, unless [`Intake::apart`] says otherwise. A call that fails is repeated with the same items.
     pub fn requeue_batch_with<S, T, F, Fut, E>(self, state: S, callback: F) -> Intake<T>
     where
         S: Clone + Send + Sync + 'static,
@@ -243,6 +247,14 @@ impl<T: Send + Sync + 'static> Intake<T> {
         self
     }
 
+    /// Sorts items by a number into batches of their own, each with its calls: what fails for one of them holds up no other.
+    ///
+    /// For [`Gate::requeue_batch_with`], where items go back to more than one place. Without it all are of one kind.
+    pub fn apart(self, kind: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
+        self.core.options().kind = Some(Arc::new(kind));
+        self
+    }
+
     /// How many calls of a single callback run side by side; 64 when not given, at least 1.
     pub fn concurrency(self, calls: usize) -> Self {
         self.core.options().calls = Some(calls.max(1));
@@ -272,6 +284,15 @@ impl<T> Item<T> {
     /// Why it comes back; dropped, where it is owed no more.
     fn why(&self) -> Why {
         self.ending.why().unwrap_or(Why::Dropped)
+    }
+
+    fn rest(&self, rests: bool) {
+        // Only ever read to say afterwards what was under way.
+        self.rests.store(rests, Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        self.rests.load(Ordering::Relaxed)
     }
 
     fn unfinished(self: &Arc<Self>) -> Unfinished<T> {

@@ -25,6 +25,7 @@ pub mod memory;
 #[cfg(any(feature = "redis", feature = "sqlx-sqlite"))]
 mod millis;
 mod name;
+mod outage;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlx-sqlite")]
@@ -90,7 +91,7 @@ pub trait Queue: Send + Sync + 'static {
     ///
     /// A hint: it may return when there is nothing, also because the queue could not be asked; the next
     /// [`claim`](Queue::claim) tells. A delay or a lease that ends wakes at that moment, a job enqueued by the same process at
-    /// once, one of another process within two seconds at the latest, and where the technology tells of it within milliseconds.
+    /// once, one of another process within three seconds at the latest, and where the technology tells of it within milliseconds.
     ///
     /// # Cancel safety
     ///
@@ -209,6 +210,19 @@ pub trait Queue: Send + Sync + 'static {
     ///
     /// The queue could not be asked.
     fn retry(&self, id: &JobId) -> impl Future<Output = Result<bool, QueueError>> + Send;
+
+    /// Of how many queues this one is made: 1, unless there are several that may fail each by itself, as in a [`Strict`].
+    ///
+    /// A call about leases of several of them fails as a whole. So a [worker](work) renews and hands back what is of each apart, side by
+    /// side: an outage of one takes nothing from the others.
+    fn members(&self) -> usize {
+        1
+    }
+
+    /// The number of the queue that a lease is from, of these; counted from 0.
+    fn member(&self, _lease: &Lease) -> usize {
+        0
+    }
 
     /// [`ack`](Queue::ack) and then [`claim`](Queue::claim), in one go where the technology can.
     ///

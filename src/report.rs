@@ -102,7 +102,8 @@ pub struct GateReport {
     pub let_in: usize,
     /// What was finished.
     pub finished: usize,
-    /// What was handed back through the re-enqueue callback.
+    /// What was handed back through the re-enqueue callback; of a queue's worker also the jobs that the queue had given to somebody
+    /// else by then.
     pub handed_back: usize,
     /// Peers that were cut, by the state they were in.
     pub cut: Vec<(String, usize)>,
@@ -217,7 +218,8 @@ impl Report {
         self.facts().grace.saturating_sub(self.facts().took)
     }
 
-    /// What to change when the drain was too short, or a limit does not fit.
+    /// What to change when the drain was too short, or a limit does not fit; and what it was where the time was not: why a callback
+    /// could not hand back.
     pub fn advice(&self) -> &[String] {
         &self.facts().advice
     }

@@ -607,3 +607,36 @@ async fn a_callback_that_goes_on_failing_is_called_ever_less_often_and_at_once_w
         assert!(next == stopped && last < stopped, "{:?} after the stop", next - stopped);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_go_back_to_one_place_holds_up_nothing_that_goes_to_another() {
+    let mut shutdown = coordinator(10);
+    let back = Arc::new(Mutex::new(Vec::<u32>::new()));
+    let jobs = shutdown
+        .gate("jobs")
+        .requeue_batch_with(
+            Arc::clone(&back),
+            async |back: Arc<Mutex<Vec<u32>>>, items: Vec<Unfinished<u32>>| {
+                if items.iter().any(|item| **item % 2 == 1) {
+                    assert!(items.iter().all(|item| **item % 2 == 1), "of one kind");
+                    return Err("that place is full");
+                }
+                back.lock().unwrap().extend(items.iter().map(|item| **item));
+                Ok(())
+            },
+        )
+        .apart(|number: &u32| (*number % 2) as usize);
+    // One fails long before the stop.
+    drop(jobs.admit(1).unwrap());
+    sleep(60 * SECOND).await;
+    drop(jobs.admit(2).unwrap());
+    sleep(100 * MS).await;
+    assert_eq!(*back.lock().unwrap(), [2]);
+    let held: Vec<_> = (3..=8).map(|number| jobs.admit(number).unwrap()).collect();
+    shutdown.handle().trigger("test");
+    drop(held);
+    let report = shutdown.run().await;
+    assert_eq!(*back.lock().unwrap(), [2, 4, 6, 8], "oldest first: {report}");
+    let gate = report.gate("jobs").unwrap();
+    assert_eq!((gate.held, gate.handed_back, gate.lost), (7, 3, 4), "{report}");
+}

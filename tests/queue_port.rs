@@ -223,11 +223,12 @@ async fn an_expired_lease_counts_a_crash_and_the_job_is_free_at_that_moment(benc
 }
 
 async fn an_expired_lease_is_still_its_holders_until_somebody_claims(bench: impl Bench) {
-    fill(&bench, &["a", "b"]).await;
-    let claimed = claim(&bench, "one", 2).await;
+    fill(&bench, &["a", "b", "c"]).await;
+    let claimed = claim(&bench, "one", 3).await;
     bench.pass(LEASE + secs(1)).await;
+    assert_eq!(bench.queue().ack(&leases(&claimed[1..2])).await.unwrap(), [Held::Yours]);
     assert_eq!(bench.queue().extend(&leases(&claimed[..1]), LEASE).await.unwrap(), [Held::Yours]);
-    assert_eq!(bench.queue().ack(&leases(&claimed[1..])).await.unwrap(), [Held::Yours]);
+    assert_eq!(bench.queue().ack(&leases(&claimed[2..])).await.unwrap(), [Held::Yours]);
     assert!(claim(&bench, "two", 9).await.is_empty());
 }
 

@@ -1,6 +1,8 @@
 //! What only the queue on a Redis list has.
 #![cfg(all(feature = "redis", unix))]
 
+#[path = "queue_redis/kept.rs"]
+mod kept;
 #[path = "queue_redis/places.rs"]
 mod places;
 #[path = "support/proxy.rs"]
@@ -12,6 +14,8 @@ mod redis_server;
 #[path = "support/sentinel.rs"]
 #[allow(dead_code)]
 mod sentinel;
+#[path = "queue_redis/servers.rs"]
+mod servers;
 #[path = "queue_redis/waiting.rs"]
 mod waiting;
 
@@ -302,6 +306,8 @@ async fn a_claim_without_a_lease_is_found_and_counts_a_crash() {
     jobs.enqueue(&job("dead")).await.unwrap();
     let dead = claim(&jobs, "one", 1).await;
     assert_eq!(jobs.dead_letter(&dead[0].lease, "no").await.unwrap(), Held::Yours);
+    // It was told when the next lease ends, and looks for itself all the same.
+    assert!(claim(&jobs, "two", 1).await.is_empty());
     jobs.enqueue_all(&free).await.unwrap();
     let _: i64 = run(&redis, &["DEL", "{lost}:leases"]).await;
     // One that is held, and is not to be taken for lost.
@@ -378,10 +384,17 @@ async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
     let redis = Redis::start();
     let line = Proxy::to(&redis.socket()).await;
     let jobs: Jobs = List::open(Server::at(&line.url()).unwrap(), "lost").await.unwrap();
+    // Else the answer that is lost would be that the server does not know the script.
+    assert!(claim(&jobs, "two", 1).await.is_empty());
     jobs.enqueue(&job("a")).await.unwrap();
     line.lose_the_next_answer();
     jobs.claim(&owner("one"), 3, LEASE).await.unwrap_err();
+    assert_eq!(jobs.counts().await.unwrap().active, 1);
     jobs.begin_drain(&owner("one"), Some(secs(60))).await.unwrap();
+    assert_eq!(
+        keys(&redis).await.iter().filter(|key| key.contains("}:h:") || key.ends_with("leases")).count(),
+        0
+    );
     let claimed = claim(&jobs, "two", 9).await;
     assert_eq!((names(&claimed), claimed[0].interruptions), (vec!["a"], 0));
 }

@@ -4,6 +4,8 @@
 
 #[path = "queue_stream/bench.rs"]
 mod bench;
+#[path = "queue_stream/kept.rs"]
+mod kept;
 #[path = "support/log.rs"]
 mod log;
 #[path = "queue_stream/meddling.rs"]
@@ -279,19 +281,6 @@ async fn a_claim_whose_answer_was_lost_is_taken_back_untouched_by_the_next() {
     assert_eq!(bench.queue.ack(&leases(&known)).await.unwrap(), [Held::Yours]);
 }
 
-/// A claim whose answer is lost: it is done only when nobody waits for it any more.
-async fn lose_a_claim(bench: &Bench, who: &str, max: usize) {
-    let held = bench.consumers().await.get(who).copied().unwrap_or(0);
-    bench.says::<()>("CLIENT PAUSE 300 WRITE").await;
-    tokio::time::timeout(ms(50), bench.claim(who, max)).await.unwrap_err();
-    within(LONG, async {
-        while bench.consumers().await.get(who).copied().unwrap_or(0) == held {
-            tokio::time::sleep(ms(10)).await;
-        }
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn what_such_a_claim_has_brought_is_free_at_once_when_its_owner_ends() {
     let bench = bench().await;
@@ -398,8 +387,10 @@ async fn nothing_is_left_of_what_is_done() {
         assert_eq!(again.len(), 6);
         let _ = bench.queue.ack(&leases(&claimed[6..])).await.unwrap();
         let _ = bench.queue.ack(&leases(&again)).await.unwrap();
-        bench.queue.end_drain(&owner("one")).await.unwrap();
-        bench.queue.end_drain(&owner(&format!("two {round}"))).await.unwrap();
+        for name in ["one", &format!("two {round}")] {
+            bench.queue.begin_drain(&owner(name), Some(LEASE)).await.unwrap();
+            bench.queue.end_drain(&owner(name)).await.unwrap();
+        }
     }
     let keys: BTreeSet<String> = bench.says("KEYS *").await;
     let mut left =

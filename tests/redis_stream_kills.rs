@@ -140,7 +140,7 @@ async fn whatever_happens_to_processes_and_to_the_group_no_job_is_lost_or_run_tw
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crew_goes_on_with_a_stream_that_was_flushed_away() {
     let (redis, noted) = (Redis::start(), Redis::start());
-    let scene = Scene::on_a_stream_apart(&redis, &noted).await;
+    let scene = Scene::on_a_stream_apart(&redis.url(), &noted).await;
     let first = scene.crew("first").args(["--lease", "2000"]).start().await.unwrap();
     scene.push_all(6, |_| duty("sleep", &[60_000])).await;
     scene.begun(first.id(), 4).await;

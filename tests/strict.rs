@@ -1,5 +1,7 @@
 //! Queues of which one goes before the next: each job is its own queue's, and no error of one loses what is another's.
 
+#[path = "support/log.rs"]
+mod log;
 #[path = "worker/probe.rs"]
 #[allow(dead_code, reason = "the half of it that is not about workers")]
 mod probe;
@@ -271,4 +273,128 @@ async fn what_was_claimed_is_not_lost_over_a_queue_for_which_the_owners_name_is_
         let claimed = strict.claim(&owner, 100, LEASE).await.unwrap();
         assert_eq!(claimed.len(), if length == 252 { 11 } else { 10 });
     }
+}
+
+fn start(
+    queues: &[Probe],
+    does: &Does,
+) -> (winddown::ShutdownHandle, tokio::task::JoinHandle<winddown::Report>) {
+    let budget = Budget::given(ms(10_000), "test").drain(ms(500));
+    let mut shutdown = ShutdownCoordinator::new(budget, signal::none()).unwrap();
+    let work = queue::work("jobs", Strict::new(queues.to_vec()), does.clone());
+    shutdown.add(work.concurrency(4).owner(me()).lease(ms(6_000)));
+    (shutdown.handle(), tokio::spawn(shutdown.run()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_away_ends_only_its_own_leases_and_only_its_own_jobs_cannot_go_back() {
+    for away in [0, 1] {
+        let (probes, does) =
+            ([1, 3].map(|first| Probe::with(first..first + 2)), Does::new(Act::Forever { shielded: false }));
+        let (handle, run) = start(&probes, &does);
+        sleep(ms(500)).await;
+        down(&probes[away], true);
+        sleep(ms(20_000)).await;
+        let cut: Vec<String> =
+            does.runs().into_iter().filter(|run| run.to.is_some()).map(|run| run.id).collect();
+        let theirs = [1, 2].map(|n| format!("job-{}", 2 * away + n));
+        assert_eq!(cut, theirs);
+        assert_eq!(does.runs().len(), 4, "each has begun once");
+        handle.trigger("test");
+        let report = run.await.unwrap();
+        let gate = report.gate("jobs").unwrap();
+        assert_eq!((gate.held, gate.finished, gate.handed_back, gate.lost), (4, 0, 2, 2), "{report}");
+        let lost: Vec<&str> = report.lost().iter().map(|lost| lost.item.as_str()).collect();
+        assert_eq!(lost, theirs);
+        let why =
+            format!("could not ask one of the queues: number {away}: could not ask the queue: it is down;");
+        assert!(report.lost().iter().all(|lost| lost.why.starts_with(&why)), "{report}");
+        let at = probes[1 - away].calls("requeue")[0].0;
+        assert!(at >= ms(21_000) && at < ms(21_200), "as soon as the drain is over: {at:?}");
+        let back = probes[1 - away].claimable().await;
+        assert_eq!(ids(&back).len(), 2);
+        assert!(back.iter().all(|job| (job.interruptions, job.crashes) == (1, 0)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_does_not_answer_holds_up_no_renewal_at_another() {
+    for hangs in [0, 1] {
+        let (probes, does) =
+            ([1, 3].map(|first| Probe::with(first..first + 2)), Does::new(Act::Forever { shielded: true }));
+        *probes[hangs].extend_takes.lock().unwrap() = ms(5_000);
+        probes[hangs].extend_down.store(true, Ordering::SeqCst);
+        let (handle, run) = start(&probes, &does);
+        sleep(ms(20_000)).await;
+        let others = [1, 2].map(|n| format!("job-{}", 2 * (1 - hangs) + n));
+        let runs: Vec<_> = does.runs().into_iter().filter(|run| others.contains(&run.id)).collect();
+        assert!(runs.len() == 2 && runs.iter().all(|run| run.to.is_none()), "{runs:?}");
+        assert!(does.runs().len() > 4, "those of the other were cut, and have begun again");
+        handle.trigger("test");
+        run.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_queue_further_back_is_told_where_those_before_it_bring_jobs() {
+    let (lines, _guard) = log::keep();
+    let told = |event: &str| {
+        let lines = lines.lock().unwrap();
+        lines.iter().filter(|line| line.contains(event)).cloned().collect::<Vec<_>>()
+    };
+    let (probes, strict) = three();
+    down(&probes[1], true);
+    for number in 10..20 {
+        probes[0].enqueue(number);
+        assert!(!strict.claim(&me(), 6, LEASE).await.unwrap().is_empty());
+        sleep(ms(100)).await;
+    }
+    let lost = told("queue.unreachable");
+    assert_eq!(lost.len(), 1, "not again each time: {lost:?}");
+    assert!(lost[0].contains("queue=me/1") && lost[0].contains("it is down"), "{lost:?}");
+    down(&probes[1], false);
+    probes[0].enqueue(20);
+    assert_eq!(strict.claim(&me(), 4, LEASE).await.unwrap().len(), 4);
+    let back = told("queue.reachable");
+    assert!(back.len() == 1 && back[0].contains("queue=me/1"), "{back:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_job_of_all_is_told_whichever_queue_it_is_in() {
+    for old in 0..3 {
+        let strict = Strict::new([0, 1, 2].map(|_| Probe::with([])));
+        strict.queues()[old].enqueue(1);
+        sleep(ms(500)).await;
+        for probe in strict.queues() {
+            probe.enqueue(2);
+        }
+        sleep(ms(100)).await;
+        assert_eq!(strict.counts().await.unwrap().oldest, Some(ms(600)), "{old}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_is_looked_for_in_all_queues_and_one_that_cannot_be_asked_is_an_error_only_where_none_has_it()
+ {
+    let (probes, strict) = three();
+    let jobs = strict.claim(&me(), 6, LEASE).await.unwrap();
+    assert!(strict.dead_letter(&jobs[4].lease, "never").await.unwrap().is_yours());
+    let (last, nobody) = (jobs[4].lease.id.clone(), "nobody".parse().unwrap());
+    assert!(!strict.retry(&nobody).await.unwrap());
+    down(&probes[0], true);
+    assert!(strict.retry(&nobody).await.is_err(), "it may be there");
+    assert!(strict.retry(&last).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_claims_nothing_only_acks_and_at_all_queues_side_by_side() {
+    let (probes, strict) = three();
+    let done = leases(&strict.claim(&me(), 6, LEASE).await.unwrap());
+    for probe in &probes {
+        *probe.ack_takes.lock().unwrap() = ms(300);
+    }
+    let (began, claimed) = (Instant::now(), probes.each_ref().map(claims));
+    assert_eq!(strict.step(&done, &me(), 0, LEASE).await.unwrap().held, [Held::Yours; 6]);
+    assert_eq!(began.elapsed(), ms(300));
+    assert_eq!(probes.each_ref().map(claims), claimed);
 }

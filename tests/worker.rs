@@ -364,6 +364,8 @@ async fn a_job_whose_lease_cannot_be_renewed_is_gone_before_somebody_else_may_ha
         let report = running.stop_after(ms(50)).await;
         assert_eq!(ledger(&report), (1, 0, 0, 1), "what could not be handed back is named: {report}");
         assert!(report.lost()[0].why.contains("when its lease ends"), "{report}");
+        let [advice] = report.advice() else { panic!("not the drain was too short: {report}") };
+        assert!(advice.contains("1 of 1 in gate jobs") && advice.contains("it is down"), "{advice}");
         assert_eq!((jobs.calls("ack").len(), jobs.calls("nack").len()), (0, 0));
     }
 }
@@ -379,6 +381,40 @@ async fn a_job_whose_lease_the_queue_calls_lost_is_cut_at_once() {
     let report = running.stop_after(ms(50)).await;
     assert_eq!(report.took(), Duration::ZERO, "{report}");
     assert_eq!((jobs.calls("ack").len(), jobs.calls("nack").len(), jobs.calls("requeue").len()), (0, 0, 0));
+}
+
+/// With whoever has it now, it is back where it came from: it was not finished here, and is not lost.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_the_queue_has_given_to_somebody_else_counts_as_handed_back_and_is_not_asked_about_again()
+{
+    for renewal in [true, false] {
+        let (jobs, does) = (Probe::with(1..=2), Does::new(Act::Forever { shielded: false }));
+        let told = if renewal { &jobs.extend_says_lost } else { &jobs.settling_says_lost };
+        told.store(true, Ordering::SeqCst);
+        let mut work = queue::work("jobs", jobs.clone(), does.clone()).lease(ms(3_000));
+        if !renewal {
+            work = work.task_limit(ms(1_000));
+        }
+        let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+        assert_eq!(ledger(&report), (2, 0, 2, 0), "{report}");
+        assert!(report.is_clean() && report.gate("jobs").unwrap().adds_up(), "{report}");
+        assert!(
+            report.took() >= ms(950) && report.took() < ms(1_100),
+            "once the queue has said so: {report}"
+        );
+        assert_eq!(jobs.calls("requeue"), []);
+        assert_eq!(jobs.calls("nack").len(), if renewal { 0 } else { 2 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_done_is_finished_though_somebody_else_has_it_too() {
+    let (jobs, does) = (Probe::with(1..=2), Does::new(Act::Sleep(ms(100))));
+    jobs.settling_says_lost.store(true, Ordering::SeqCst);
+    let work = queue::work("jobs", jobs.clone(), does.clone());
+    let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+    assert_eq!(ledger(&report), (2, 2, 0, 0), "{report}");
+    assert!(report.is_clean(), "{report}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -542,6 +578,23 @@ async fn a_done_job_is_acked_although_the_queue_was_down_until_the_drain_was_ove
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_done_job_that_is_acked_at_the_last_moment_is_not_said_to_be_still_running() {
+    for back_at in [8_300, 8_700] {
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));
+        let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));
+        sleep(ms(50)).await;
+        jobs.down.store(true, Ordering::SeqCst);
+        running.handle.trigger("test");
+        sleep(ms(back_at)).await;
+        jobs.down.store(false, Ordering::SeqCst);
+        let report = running.run.await.unwrap();
+        assert_eq!(report.gate("jobs").unwrap().still_running, 0, "{report}");
+        assert_eq!(ledger(&report), (1, 1, 0, 0), "{report}");
+        assert!(report.is_clean() && report.advice().is_empty(), "{report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_done_job_whose_ack_never_comes_through_is_named() {
     let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));
     let running = start(coordinator(ms(10_000)), queue::work("jobs", jobs.clone(), does.clone()));
@@ -551,6 +604,49 @@ async fn a_done_job_whose_ack_never_comes_through_is_named() {
     assert!(report.took() < ms(10_000), "{report}");
     assert_eq!(ledger(&report).3, 1, "{report}");
     assert!(report.to_string().contains("job-1"), "{report}");
+    let [advice] = report.advice() else { panic!("its handler had time enough: {report}") };
+    assert!(advice.contains("1 of 1 in gate jobs"), "{advice}");
+    for part in ["its handler was done", "it is down", "when its lease ends, in 30 s at the latest"] {
+        assert!(report.lost()[0].why.contains(part) && advice.contains(part), "{part}: {report}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn advice_tells_what_the_drain_was_too_short_for_from_what_the_queue_did_not_take() {
+    for down in [false, true] {
+        // Two run, and three more wait, which go back at the trigger.
+        let (jobs, does) = (Probe::with(1..=5), Does::new(Act::Forever { shielded: false }));
+        let work =
+            queue::work("jobs", jobs.clone(), does.clone()).concurrency(2).prefetch(3).lease(ms(60_000));
+        let running = start(coordinator(ms(10_000)), work);
+        sleep(ms(50)).await;
+        running.handle.trigger("test");
+        sleep(ms(50)).await;
+        jobs.down.store(down, Ordering::SeqCst);
+        let report = running.run.await.unwrap();
+        assert_eq!(ledger(&report), if down { (5, 0, 3, 2) } else { (5, 0, 5, 0) }, "{report}");
+        let advice = report.advice();
+        assert!(advice[0].starts_with("the drain of 8 s was too short for 2 of 5:"), "{report}");
+        assert_eq!(advice.len(), if down { 2 } else { 1 }, "{report}");
+        if down {
+            let said = "2 of 5 in gate jobs could be neither finished nor handed back, such as job-1: \
+                        could not ask the queue: it is down; it is free again when its lease ends, in 1 m at the latest";
+            assert_eq!(advice[1], said);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_handed_back_is_said_to_be_free_at_the_kill_where_the_queue_was_told_of_that() {
+    let (jobs, does) = (Probe::with([1]), Does::new(Act::Forever { shielded: false }));
+    let running = start(may_exit(), queue::work("jobs", jobs.clone(), does.clone()));
+    sleep(ms(50)).await;
+    running.handle.trigger("test");
+    sleep(ms(50)).await;
+    jobs.down.store(true, Ordering::SeqCst);
+    let report = running.run.await.unwrap();
+    let why = &report.lost()[0].why;
+    assert!(why.ends_with("it is free again when its lease ends, at the kill at the latest"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! Keeps what happened, and makes the report of it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{ShutdownCoordinator, Task};
 use crate::budget::Human;
-use crate::gate::Gate;
+use crate::gate::{Gate, Lost};
 use crate::handle::control::{Control, still_in_flight};
 use crate::handle::unit::Unit;
 use crate::outcome::Outcome;
@@ -20,6 +21,12 @@ use crate::trigger::Reason;
 pub(super) struct Log {
     phases: Vec<PhaseReport>,
     hooks: Vec<HookReport>,
+}
+
+/// What of a gate could not be handed back, for another reason than time.
+struct Refused<'a> {
+    ledger: &'a GateReport,
+    first: Lost,
 }
 
 // === impl Log ===
@@ -56,6 +63,22 @@ impl Log {
     }
 }
 
+// === impl Refused ===
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GateReport { name, held, let_in, lost, .. } = self.ledger;
+        let Lost { item, why, .. } = &self.first;
+        let all = held + let_in;
+        write!(
+            f,
+            "{lost} of {all} in gate {name} could be neither finished nor handed back, such as {item}: {why}"
+        )
+    }
+}
+
+// === impl ShutdownCoordinator ===
+
 impl ShutdownCoordinator {
     pub(super) fn account(&self, log: Log) -> Report {
         let control = &self.control;
@@ -65,16 +88,18 @@ impl ShutdownCoordinator {
         let lost = gates
             .iter()
             .flat_map(|gate| {
-                gate.seat().lost_items().into_iter().map(|(item, why)| LostItem {
+                gate.seat().lost_items().into_iter().map(|lost| LostItem {
                     gate: gate.name().to_owned(),
-                    item,
-                    why,
+                    item: lost.item,
+                    why: lost.why,
                 })
             })
             .collect();
         let tasks: Vec<TaskReport> = self.tasks.iter().map(|task| task_report(control, task)).collect();
-        let cut_overdue = gates.iter().map(|gate| gate.seat().cut_overdue()).sum();
-        let advice = advice(control, &log.phases, &tasks, &ledgers, cut_overdue);
+        let overdue = gates.iter().zip(&ledgers).map(|(gate, ledger)| overdue(gate, ledger)).sum();
+        let refused: Vec<Refused> =
+            gates.iter().zip(&ledgers).filter_map(|(gate, ledger)| refused(gate, ledger)).collect();
+        let advice = advice(control, &log.phases, &tasks, &ledgers, overdue, &refused);
         let facts = Facts {
             reason: control.reason().unwrap_or(Reason::Dropped),
             later: control.later(),
@@ -143,29 +168,41 @@ fn task_report(control: &Control, task: &Task) -> TaskReport {
     TaskReport { name: unit.name.clone(), outcome, error, took: unit.ran(), stuck, serves }
 }
 
+/// How much of a gate's work was under way when the drain ended, and was cut by that or would not end.
+fn overdue(gate: &Gate, ledger: &GateReport) -> usize {
+    let seat = gate.seat();
+    let in_flight = gate.in_flight().saturating_sub(seat.accounted_count());
+    (seat.overdue() + gate.cut_count() + in_flight).min(ledger.held + ledger.let_in)
+}
+
+/// What of a gate was lost although there was time, since the callback said an error.
+fn refused<'a>(gate: &Gate, ledger: &'a GateReport) -> Option<Refused<'a>> {
+    let first = gate.seat().lost_items().into_iter().find(|lost| lost.refused)?;
+    Some(Refused { ledger, first })
+}
+
 /// What to change so that the next stop goes better.
 fn advice(
     control: &Control,
     phases: &[PhaseReport],
     tasks: &[TaskReport],
     gates: &[GateReport],
-    cut_overdue: usize,
+    unfinished: usize,
+    refused: &[Refused<'_>],
 ) -> Vec<String> {
     let mut advice = Vec::new();
     let overdue =
         |phase| phases.iter().any(|report| report.phase == phase && report.outcome == Outcome::Overdue);
-    if overdue(Phase::Drain) {
-        let unfinished = cut_overdue + gates.iter().map(|gate| gate.handed_back + gate.lost).sum::<usize>();
+    if overdue(Phase::Drain) && unfinished > 0 {
         let held: usize = gates.iter().map(|gate| gate.held + gate.let_in).sum();
-        if unfinished > 0 {
-            advice.push(format!(
-                "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
-                 shorter, or let it end when it is told: jobs between steps with checkpoint(), with Overrun::Step where \
-                 steps are long; requests and streams at stopping()",
-                Human(control.plan.drain_limit())
-            ));
-        }
+        advice.push(format!(
+            "the drain of {:.1} was too short for {unfinished} of {held}: grant a longer grace period, make work \
+             shorter, or let it end when it is told: jobs between steps with checkpoint(), with Overrun::Step where \
+             steps are long; requests and streams at stopping()",
+            Human(control.plan.drain_limit())
+        ));
     }
+    advice.extend(refused.iter().map(Refused::to_string));
     let on_its_own = |task: &&TaskReport| task.outcome == Outcome::Overdue && !task.is_held_up_by(gates);
     for task in tasks.iter().filter(on_its_own) {
         advice.push(format!(
@@ -174,9 +211,12 @@ fn advice(
         ));
     }
     // Where handlers would not stop it was for them that the time was used, and more of it would not help.
-    let (lost, stuck) =
-        (gates.iter().any(|gate| gate.lost > 0), gates.iter().any(|gate| gate.still_running > 0));
-    if overdue(Phase::Requeue) && (lost || !stuck) {
+    let stuck = gates.iter().any(|gate| gate.still_running > 0);
+    // And where the callback said an error, it is that.
+    let lost = gates
+        .iter()
+        .any(|gate| gate.lost > 0 && !refused.iter().any(|refused| std::ptr::eq(refused.ledger, gate)));
+    if overdue(Phase::Requeue) && (lost || !stuck && refused.is_empty()) {
         advice.push(
             "not everything could be handed back in time: hand back in batches, or reserve more with requeue"
                 .into(),

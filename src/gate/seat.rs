@@ -70,9 +70,18 @@ pub(crate) struct Seat {
     still_running: Mutex<Vec<String>>,
     /// Given up as still running, their guards not dropped: counted elsewhere in the ledger already.
     accounted: AtomicUsize,
-    lost: Mutex<Vec<(String, String)>>,
+    lost: Mutex<Vec<Lost>>,
     cut: Mutex<BTreeMap<&'static str, usize>>,
-    cut_overdue: AtomicUsize,
+    overdue: AtomicUsize,
+}
+
+/// An item that was neither finished nor handed back.
+#[derive(Debug, Clone)]
+pub(crate) struct Lost {
+    pub(crate) item: String,
+    pub(crate) why: String,
+    /// It is the callback that says why, and not the clock.
+    pub(crate) refused: bool,
 }
 
 // === impl DrainEnd ===
@@ -105,7 +114,7 @@ impl Seat {
             accounted: AtomicUsize::new(0),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(BTreeMap::new()),
-            cut_overdue: AtomicUsize::new(0),
+            overdue: AtomicUsize::new(0),
         }
     }
 
@@ -155,18 +164,23 @@ impl Seat {
         lock(&self.still_running).push(item);
     }
 
-    pub(crate) fn lost(&self, item: String, why: &str) {
-        lock(&self.lost).push((item, why.to_owned()));
+    pub(crate) fn lost(&self, lost: Lost) {
+        lock(&self.lost).push(lost);
     }
 
     pub(crate) fn cut(&self, state: &'static str, overdue: bool) {
         *lock(&self.cut).entry(state).or_default() += 1;
-        self.cut_overdue.fetch_add(usize::from(overdue), Ordering::AcqRel);
+        self.overdue.fetch_add(usize::from(overdue), Ordering::AcqRel);
     }
 
-    /// Of those that were cut: the ones that the end of the drain cut, and no limit of their own.
-    pub(crate) fn cut_overdue(&self) -> usize {
-        self.cut_overdue.load(Ordering::Acquire)
+    /// The end of the drain came before that of a handler.
+    pub(crate) fn item_overdue(&self) {
+        self.overdue.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Items and peers that the drain was too short for: not those that met a limit of their own, or came back for another reason.
+    pub(crate) fn overdue(&self) -> usize {
+        self.overdue.load(Ordering::Acquire)
     }
 
     pub(super) fn keeper_gone(&self) {
@@ -192,7 +206,7 @@ impl Seat {
         self.accounted.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lost_items(&self) -> Vec<(String, String)> {
+    pub(crate) fn lost_items(&self) -> Vec<Lost> {
         lock(&self.lost).clone()
     }
 

@@ -1,6 +1,7 @@
 //! Who holds which item, in places that are used again.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::time::Instant;
 
@@ -37,8 +38,14 @@ impl<T> Book<T> {
 
     /// Takes an item in; the key leads to it until it is removed.
     pub(super) fn admit(&mut self, value: T, since: Option<Instant>) -> (usize, Arc<Item<T>>) {
-        let item =
-            Arc::new(Item { value: Some(value), number: self.admitted, since, ending: Ending::live() });
+        let item = Arc::new(Item {
+            value: Some(value),
+            number: self.admitted,
+            since,
+            ending: Ending::live(),
+            rests: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+        });
         self.admitted += 1;
         self.live += 1;
         self.unsettled += 1;

@@ -18,7 +18,7 @@ use crate::backoff::Backoff;
 use crate::budget::Human;
 use crate::catch::{caught, panic_message, quietly};
 use crate::error::BoxError;
-use crate::gate::{Gate, InFlight, Returns, Settled};
+use crate::gate::{Gate, InFlight, Lost, Returns, Settled};
 use crate::latch::Latch;
 use crate::overrun::Overrun;
 
@@ -34,10 +34,14 @@ const RETRY_STOPPING: Backoff = Backoff::new(Duration::from_millis(20), Duration
 /// How often a callback that goes on failing is told of.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
+const NOT_DONE: &str = "the callback was not done in time";
+const NO_CALLBACK: &str = "its handler would not stop, and there is no callback for that";
+
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 pub(super) type Callback<T> = Box<dyn Fn(Vec<Unfinished<T>>) -> Call + Send + Sync>;
 type Namer<T> = Arc<dyn Fn(&T) -> String + Send + Sync>;
 type Sink<T> = Arc<dyn Fn(&T, &str) + Send + Sync>;
+type Kind<T> = Arc<dyn Fn(&T) -> usize + Send + Sync>;
 type OneCallback<T> = Arc<dyn Fn(Unfinished<T>) -> Call + Send + Sync>;
 
 #[derive(Clone, Copy)]
@@ -56,6 +60,8 @@ pub(super) struct Core<T: Send + Sync + 'static> {
     arrived: Notify,
     /// A job was ended or an item settled.
     settled: Notify,
+    /// An item is done that had been given up as still running.
+    late: Notify,
     give_up: Latch,
     /// Whether items have names, and so ages: their clock is read only then.
     pub(super) ages: AtomicBool,
@@ -68,6 +74,16 @@ pub(super) struct Options<T> {
     pub(super) limit: Option<Duration>,
     pub(super) overrun: Overrun,
     pub(super) calls: Option<usize>,
+    /// Which items go back together.
+    pub(super) kind: Option<Kind<T>>,
+}
+
+/// Why an item did not get back.
+pub(super) enum GivenUp {
+    /// The callback said so, the last time that it was called.
+    Refused(String),
+    /// There was no time for it, or nobody to do it.
+    Late(&'static str),
 }
 
 // === impl Core ===
@@ -85,10 +101,12 @@ impl<T: Send + Sync + 'static> Core<T> {
                 limit: None,
                 overrun: Overrun::Requeue,
                 calls: None,
+                kind: None,
             }),
             book: Mutex::new(Book::new()),
             arrived: Notify::new(),
             settled: Notify::new(),
+            late: Notify::new(),
             give_up: Latch::new(),
             ages: AtomicBool::new(false),
         });
@@ -148,6 +166,12 @@ impl<T: Send + Sync + 'static> Core<T> {
         self.gate.seat().back_after_all(guard);
     }
 
+    /// The item is finished, which had been given up as still running: where nobody has taken it over, it is that.
+    pub(super) fn done_after_all(&self, item: &Item<T>) {
+        item.done.store(true, Ordering::Release);
+        self.late.notify_waiters();
+    }
+
     /// Takes the item of a job that has ended; brings up a collector where none is at work.
     pub(super) fn owe(core: &Arc<Self>, owed: Owed<T>) {
         let start = {
@@ -202,7 +226,9 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 
     /// The item did not reach its queue: it goes to the last-resort sink and by name into the report.
-    fn lose(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>, why: &str) {
+    fn lose(&self, item: &Arc<Item<T>>, held: Option<(usize, InFlight)>, why: &GivenUp) {
+        let refused = matches!(why, GivenUp::Refused(_));
+        let why = why.as_str();
         if item.ending.lose() {
             let name = self.name(item);
             tracing::error!(target: "winddown", gate = self.gate.name(), item = name, why, "item.lost");
@@ -211,7 +237,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                 // A panicking sink must not take the other items with it.
                 quietly(|| sink(item.value(), why));
             }
-            self.gate.seat().lost(name, why);
+            self.gate.seat().lost(Lost { item: name, why: why.to_owned(), refused });
             if let Some((key, _)) = held {
                 let gone = self.book().items.remove(key);
                 drop(gone);
@@ -228,18 +254,38 @@ impl<T: Send + Sync + 'static> Core<T> {
     /// Gives an item that may still be running to the callback for these.
     async fn take_over(self: Arc<Self>, item: Arc<Item<T>>, callback: Option<OneCallback<T>>) {
         let Some(callback) = callback else {
-            return self.lose(&item, None, "its handler would not stop, and there is no callback for that");
+            return self.lose(&item, None, &GivenUp::Late(NO_CALLBACK));
         };
         let again = || callback(item.unfinished());
-        match self.until_done(again).await {
+        let done = async {
+            loop {
+                // Made before the look, so that what is said in between is not missed.
+                let late = self.late.notified();
+                if item.done.load(Ordering::Acquire) {
+                    return;
+                }
+                late.await;
+            }
+        };
+        match self.until_done(again, done).await {
             Ok(()) => self.handed(&item, None),
+            Err(_) if item.done.load(Ordering::Acquire) => {
+                if item.ending.finish_after_all() {
+                    self.settle_one();
+                }
+            }
             Err(why) => self.lose(&item, None, &why),
         }
     }
 
-    /// Calls until it worked; the last error once that is given up.
-    async fn until_done(&self, mut call: impl FnMut() -> Call) -> Result<(), String> {
-        let mut why = None;
+    /// Calls until it worked; the last error once that is given up, or once it is `needless`.
+    async fn until_done(
+        &self,
+        mut call: impl FnMut() -> Call,
+        needless: impl Future<Output = ()>,
+    ) -> Result<(), GivenUp> {
+        let mut needless = std::pin::pin!(needless);
+        let mut why: Option<String> = None;
         let mut failures = 0;
         let mut said: Option<(Instant, String)> = None;
         loop {
@@ -256,7 +302,7 @@ impl<T: Send + Sync + 'static> Core<T> {
                     Some(error) => why = Some(error),
                 },
                 () = self.give_up.fired() => {
-                    return Err(why.unwrap_or_else(|| "the callback was not done in time".to_owned()));
+                    return Err(why.map_or(GivenUp::Late(NOT_DONE), GivenUp::Refused));
                 }
             }
             let error = why.as_deref().unwrap_or_default();
@@ -269,11 +315,24 @@ impl<T: Send + Sync + 'static> Core<T> {
             let pause = if stopping { RETRY_STOPPING } else { RETRY }.after(failures);
             tokio::select! {
                 biased;
-                () = self.give_up.fired() => return Err(why.unwrap_or_default()),
+                () = self.give_up.fired() => return Err(GivenUp::Refused(why.unwrap_or_default())),
+                // Not while it is called: what comes of that goes before.
+                () = &mut needless => return Err(GivenUp::Refused(why.unwrap_or_default())),
                 // Now it hurries: the rest of a long pause could be longer than the time that is left.
                 () = self.gate.stopping(), if !stopping => failures = 0,
                 () = tokio::time::sleep(pause) => failures += 1,
             }
+        }
+    }
+}
+
+// === impl GivenUp ===
+
+impl GivenUp {
+    fn as_str(&self) -> &str {
+        match self {
+            GivenUp::Refused(why) => why,
+            GivenUp::Late(why) => why,
         }
     }
 }
@@ -314,7 +373,12 @@ impl<T: Send + Sync + 'static> Returns for Core<T> {
             book.live -= stuck.len();
             stuck
         };
-        stuck.iter().for_each(|_| self.gate.seat().account());
+        for item in &stuck {
+            self.gate.seat().account();
+            if !item.rests() {
+                self.gate.seat().item_overdue();
+            }
+        }
         let callback = self.options().still_running.clone();
         Box::pin(async move {
             let calls: FuturesUnordered<_> =

@@ -12,7 +12,8 @@ use super::Why;
 /// ```text
 /// live ──finish──▶ finished
 ///   └────owe────▶ owed ──hand──▶ handed
-///                   └───lose──▶ lost
+///                   ├───lose──▶ lost
+///                   └──finish_after_all──▶ finished
 /// ```
 ///
 /// Each arrow is one compare-and-swap: whoever makes it settles the item, and whoever comes second learns that.
@@ -51,6 +52,11 @@ impl Ending {
 
     pub(super) fn lose(&self) -> bool {
         self.settle(LOST)
+    }
+
+    /// It was given up as still running, has finished since, and nobody has taken it over.
+    pub(super) fn finish_after_all(&self) -> bool {
+        self.settle(FINISHED)
     }
 
     /// Why it is owed; `None` where it is not.

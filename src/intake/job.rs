@@ -34,6 +34,9 @@ impl<T: Send + Sync + 'static> Job<T> {
         if held.guard.is_cancelled() {
             return self.back(Why::Cancelled);
         }
+        if held.item.rests() {
+            held.item.rest(false);
+        }
         let cx = held.core.cx();
         let ended = {
             let work = pin!(handler(held.item.value(), &cx));
@@ -46,8 +49,14 @@ impl<T: Send + Sync + 'static> Job<T> {
             },
             Ended::Done(Err(error)) if !self.is_live() => Done::TooLate(Err(error)),
             Ended::Done(Err(_)) if cx.was_interrupted() => self.back(Why::Interrupted),
-            Ended::Done(Err(error)) => Done::Failed(self, error),
-            Ended::Overran => Done::Overran(self),
+            Ended::Done(Err(error)) => {
+                held.item.rest(true);
+                Done::Failed(self, error)
+            }
+            Ended::Overran => {
+                held.item.rest(true);
+                Done::Overran(self)
+            }
             Ended::Cut => self.back(Why::Cancelled),
         }
     }
@@ -63,6 +72,7 @@ impl<T: Send + Sync + 'static> Job<T> {
             held.core.finished(held.key, held.guard);
             return Ok(());
         }
+        held.core.done_after_all(&held.item);
         held.core.back_after_all(held.key, held.guard);
         Err(TooLate)
     }
@@ -89,6 +99,9 @@ impl<T: Send + Sync + 'static> Job<T> {
     fn return_item(&mut self, why: Why) {
         let Some(held) = self.held.take() else { return };
         if held.item.ending.owe(why) {
+            if (why == Why::Interrupted || held.guard.is_cancelled()) && !held.item.rests() {
+                held.core.gate.seat().item_overdue();
+            }
             Core::owe(&held.core, Owed { item: held.item, key: held.key, guard: held.guard });
         } else {
             held.core.back_after_all(held.key, held.guard);

@@ -1,6 +1,7 @@
 //! Queues of which one goes strictly before the next.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
+use super::outage::Outages;
 use super::{Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped};
 
 /// Several queues as one: nothing is claimed from a queue while one before it has a job that may be claimed.
@@ -16,8 +18,11 @@ use super::{Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Qu
 /// finds the queue that a job is from. A name is a job's own within its queue alone.
 ///
 /// - A claim asks the queues in turn, and those further back only for what it still lacks.
-/// - Where a queue cannot be asked, those behind it are not asked in its stead, and a call about jobs of several queues fails as
-///   a whole; what was claimed before that is not lost. What was done already is told when the call is repeated, as everywhere.
+/// - Where a queue cannot be asked, those behind it are not asked in its stead. What was claimed before that is not lost; that it could
+///   not be asked is logged (`queue.unreachable`, with the owner as that queue sees it) where the call itself does not fail.
+/// - A call about jobs of several queues fails as a whole where one of them cannot be asked, and what was done already is told when it is
+///   repeated, as everywhere. A [worker](super::work) renews and hands back what is of each queue apart: where one is away, only its own
+///   leases end, and only its own jobs cannot go back.
 /// - A clone is the same queues. A `Strict` of `Strict`s is of no use: name all queues in one.
 ///
 /// ```
@@ -36,17 +41,30 @@ use super::{Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Qu
 /// ```
 pub struct Strict<Q> {
     queues: Arc<[Q]>,
+    outages: Arc<Outages>,
+}
+
+/// What one of the queues has said.
+#[derive(Debug)]
+struct AtQueue {
+    number: usize,
+    error: QueueError,
 }
 
 /// What a call is about, by queue; each with its place in the call.
 struct Parts<T>(BTreeMap<usize, (Vec<usize>, Vec<T>)>);
+
+/// Names the queue that an error is of.
+fn at(number: usize) -> impl Fn(QueueError) -> QueueError {
+    move |error| QueueError::new("ask one of the queues", AtQueue { number, error })
+}
 
 // === impl Strict ===
 
 impl<Q> Strict<Q> {
     /// The first goes before all others.
     pub fn new(queues: impl IntoIterator<Item = Q>) -> Strict<Q> {
-        Strict { queues: queues.into_iter().collect() }
+        Strict { queues: queues.into_iter().collect(), outages: Arc::new(Outages::new()) }
     }
 
     /// The queues themselves, the first in line first.
@@ -90,7 +108,8 @@ impl<Q: Queue> Strict<Q> {
     where
         Fut: Future<Output = Result<R, QueueError>>,
     {
-        join_all((0..self.queues.len()).map(call)).await.into_iter().collect()
+        let answers = join_all((0..self.queues.len()).map(call)).await;
+        answers.into_iter().enumerate().map(|(number, answer)| answer.map_err(at(number))).collect()
     }
 
     /// Gives back what a call has claimed that could not be done as a whole.
@@ -109,7 +128,7 @@ impl<Q: Queue> Strict<Q> {
 
 impl<Q> Clone for Strict<Q> {
     fn clone(&self) -> Strict<Q> {
-        Strict { queues: Arc::clone(&self.queues) }
+        Strict { queues: Arc::clone(&self.queues), outages: Arc::clone(&self.outages) }
     }
 }
 
@@ -136,6 +155,15 @@ impl<Q: Queue> Queue for Strict<Q> {
             0 => pending().await,
             _ => drop(select_all(self.queues.iter().map(|queue| Box::pin(queue.ready()))).await),
         }
+    }
+
+    fn members(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn member(&self, lease: &Lease) -> usize {
+        // What is from nowhere is lost at any of them.
+        self.number(&lease.owner).unwrap_or_default()
     }
 
     async fn stop_waiting(&self) {
@@ -238,7 +266,7 @@ impl<Q: Queue> Queue for Strict<Q> {
             let Some(number) = numbers.next() else { break };
             let (places, part) = parts.0.remove(&number).unwrap_or_default();
             let inner = Self::inner(owner, number)?;
-            let stepped = self.queues[number].step(&part, &inner, max, lease).await?;
+            let stepped = self.queues[number].step(&part, &inner, max, lease).await.map_err(at(number))?;
             places.into_iter().zip(stepped.held).for_each(|(place, answer)| held[place] = answer);
             claimed = stepped.claimed;
         }
@@ -255,16 +283,29 @@ impl<Q: Queue> Queue for Strict<Q> {
             if claimed.is_empty() || claimed.len() >= max {
                 break;
             }
-            let more = async {
-                self.queues[number].claim(&Self::inner(owner, number)?, max - claimed.len(), lease).await
-            };
-            match more.await {
-                Ok(more) => claimed.extend(more),
-                // What was claimed is to be worked on; the next call tells.
-                Err(_) => break,
+            // What was claimed is to be worked on, whatever the others say; a name that is too long for one is told once there is nothing.
+            let Ok(inner) = Self::inner(owner, number) else { break };
+            let more = self.queues[number].claim(&inner, max - claimed.len(), lease).await;
+            match self.outages.heard(&inner, Some(number), more) {
+                Some(more) => claimed.extend(more),
+                None => break,
             }
         }
         Ok(Stepped { held, claimed })
+    }
+}
+
+// === impl AtQueue ===
+
+impl fmt::Display for AtQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {}", self.number)
+    }
+}
+
+impl Error for AtQueue {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.error)
     }
 }
 
@@ -282,8 +323,9 @@ impl<T> Parts<T> {
     {
         let mut held = vec![Held::Lost; count];
         let answers = join_all(self.0.iter().map(|(number, (_, part))| call(*number, part))).await;
-        for ((places, _), answers) in self.0.values().zip(answers) {
-            places.iter().zip(answers?).for_each(|(place, answer)| held[*place] = answer);
+        for ((number, (places, _)), answers) in self.0.iter().zip(answers) {
+            let answers = answers.map_err(at(*number))?;
+            places.iter().zip(answers).for_each(|(place, answer)| held[*place] = answer);
         }
         Ok(held)
     }

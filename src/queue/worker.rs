@@ -25,7 +25,7 @@ pub use flight::Leased;
 pub use handler::{Handler, HandlerFn};
 
 use desk::Desk;
-use flight::Stage;
+use flight::{Loss, Stage};
 
 /// A worker that claims jobs from a [`Queue`] and runs a [`Handler`] on each; made by [`work`].
 ///
@@ -67,7 +67,8 @@ const ATTEMPTS: u32 = 3;
 /// - An error, a panic or an [overrun](Work::task_limit): an attempt is used, and the job comes again after a
 ///   [back-off](Work::backoff), or is kept as a dead letter when its [attempts](Work::attempts) are used up.
 /// - Leases are renewed by one task of their own until the last job is settled. A job whose lease is lost, or could not be
-///   renewed in time, is cut before somebody else can have it.
+///   renewed in time, is cut before somebody else can have it; what the queue has given to somebody else counts as handed back.
+/// - Where the queue is [several](Queue::members), one that is away ends only the leases of its own jobs.
 /// - Where [exiting is ours](crate::ShutdownHandle::may_exit), leases are shortened to the kill at the trigger: a job that even then
 ///   would not stop is free again the moment the process is dead.
 ///
@@ -189,6 +190,12 @@ where
             .still_running(Arc::clone(&desk), keep)
             .named(|job: &Leased<Q::Item>| job.lease.id.to_string())
             .overrun(options.overrun);
+        let intake = if desk.queue.members() > 1 {
+            let desk = Arc::clone(&desk);
+            intake.apart(move |job: &Leased<Q::Item>| desk.queue.member(&job.lease))
+        } else {
+            intake
+        };
         let intake: Intake<Leased<Q::Item>> = match options.task_limit {
             Some(limit) => intake.task_limit(limit),
             None => intake,
@@ -223,6 +230,9 @@ async fn hand_back<Q: Queue>(
             desk.tell_lost(&job.lease, "when it was done");
         }
     }
+    // What somebody else has by the queue's own word is where it should be.
+    let unfinished: Vec<_> =
+        unfinished.into_iter().filter(|job| job.flight().lost() != Some(Loss::Told)).collect();
     if !unfinished.is_empty() {
         let back: Vec<HandBack> = unfinished.iter().map(|job| job.to_hand_back()).collect();
         let held = in_time(&desk, desk.queue.requeue(&back)).await?;
@@ -243,7 +253,6 @@ async fn in_time<Q: Queue, A>(
     desk: &Desk<Q>,
     call: impl Future<Output = Result<A, QueueError>>,
 ) -> Result<A, BoxError> {
-    const FREE: &str = "it is free again when its lease ends";
     let over = async {
         desk.handle.triggered().await;
         match desk.handle.deadline(Phase::Requeue) {
@@ -254,9 +263,9 @@ async fn in_time<Q: Queue, A>(
     };
     tokio::select! {
         biased;
-        answer = call => answer.map_err(|error| format!("{}; {FREE}", with_sources(&error)).into()),
+        answer = call => answer.map_err(|error| format!("{}; {}", with_sources(&error), desk.when_free()).into()),
         // Dropped half-way it may still be done, and may be repeated.
-        () = over => Err(format!("the queue did not answer; {FREE}").into()),
+        () = over => Err(format!("the queue did not answer; {}", desk.when_free()).into()),
     }
 }
 
@@ -265,7 +274,8 @@ async fn keep<Q: Queue>(desk: Arc<Desk<Q>>, job: Unfinished<Leased<Q::Item>>) ->
     match job.flight().stage() {
         Stage::Settled => return Ok(()),
         // The handler is gone; it is the queue that has not confirmed yet. The intake repeats this until its time is over.
-        Stage::Done | Stage::Failed => return Err("the queue has not confirmed what became of it".into()),
+        Stage::Done => return Err(desk.unconfirmed(&job.lease, "was done").into()),
+        Stage::Failed => return Err(desk.unconfirmed(&job.lease, "failed").into()),
         Stage::Claimed | Stage::Begun => {}
     }
     let length = match desk.handle.kill() {

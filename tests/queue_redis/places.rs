@@ -115,6 +115,14 @@ async fn a_server_is_found_by_the_sentinels_that_watch_it() {
     jobs.enqueue(&job("a")).await.unwrap();
     timeout(SOON, jobs.ready()).await.unwrap();
     assert_eq!(names(&claim(&jobs, "one", 1).await), ["a"]);
+    let keyspace: String = run(&watched.master, &["INFO", "keyspace"]).await;
+    assert!(keyspace.contains("db3:") && !keyspace.contains("db0:"), "{keyspace}");
+    // Name and password are those of the master.
+    let () = run(&watched.master, &["ACL", "SETUSER", "w", "on", ">w", "~{a}:*", "+@all"]).await;
+    let login = Server::at(&url.replace("//", "//w:w@")).unwrap();
+    Jobs::open(login.clone(), "a").await.unwrap();
+    let refused = Jobs::open(login, "b").await.unwrap_err();
+    assert!(why(&refused).contains("no permissions to access one of the keys"), "{}", why(&refused));
     let unknown = Server::at(&url.replace("/crew", "/others")).unwrap();
     let error = Jobs::open(unknown, "orders").await.unwrap_err();
     assert!(why(&error).contains("does not know the master"), "{}", why(&error));
@@ -192,4 +200,42 @@ async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
     jobs.forget_once(&[id("a")]).await.unwrap();
     jobs.warnings().await.unwrap();
     timeout(SOON, jobs.stop_waiting()).await.unwrap();
+}
+
+/// Answers as such a server would; to what it does not know it says that all is well.
+async fn server_that_says(info: &'static str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut asked = [0; 4096];
+            while let Ok(count @ 1..) = client.read(&mut asked).await {
+                let asked = String::from_utf8_lossy(&asked[..count]).into_owned();
+                let answer = match asked.contains("INFO\r\n") && !asked.contains("SETINFO") {
+                    true => format!("${}\r\n{info}\r\n", info.len()),
+                    // One for each command of a pipeline.
+                    false => "+OK\r\n".repeat(asked.lines().filter(|line| line.starts_with('*')).count()),
+                };
+                if client.write_all(answer.as_bytes()).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_refused_before_it_is_asked_for_anything() {
+    let old = server_that_says("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n").await;
+    let refused = Jobs::open(Server::at(&old).unwrap(), "a").await.unwrap_err();
+    assert!(matches!(&refused, OpenError::Version { found, needed: 7 } if found == "6.2.14"), "{refused:?}");
+    assert_eq!(refused.to_string(), "the server is Redis 6.2.14, and the queue needs 7 or later");
+    // One that says nothing of it, or is no Redis by name, is asked.
+    for info in ["redis_version:70.0.1\r\n", "redis_version:next\r\n", "# Server\r\n"] {
+        let server = Server::at(&server_that_says(info).await).unwrap();
+        let refused = Jobs::open(server, "a").await.unwrap_err();
+        assert!(matches!(refused, OpenError::Server(_)), "{info}: {refused:?}");
+    }
 }

@@ -113,6 +113,20 @@ impl Bench {
     }
 }
 
+/// A claim whose answer is lost: it is done only when nobody waits for it any more.
+pub async fn lose_a_claim(bench: &Bench, who: &str, max: usize) {
+    let held = bench.consumers().await.get(who).copied().unwrap_or(0);
+    bench.says::<()>("CLIENT PAUSE 60000 WRITE").await;
+    tokio::time::timeout(Duration::from_millis(100), bench.claim(who, max)).await.unwrap_err();
+    bench.says::<()>("CLIENT UNPAUSE").await;
+    within(LONG, async {
+        while bench.consumers().await.get(who).copied().unwrap_or(0) == held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
 pub fn id(name: &str) -> JobId {
     name.parse().unwrap()
 }

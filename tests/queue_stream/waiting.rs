@@ -77,6 +77,46 @@ async fn a_lease_that_is_made_shorter_wakes_when_it_ends() {
 }
 
 #[tokio::test]
+async fn whatever_makes_a_job_free_sooner_wakes_whoever_waits_at_once() {
+    for what in ["extend", "nack", "later", "retry", "drain"] {
+        let bench = bench().await;
+        bench.fill(3).await;
+        let held = leases(&bench.claim("one", 2).await);
+        assert_eq!(bench.queue.dead_letter(&held[1], "no").await.unwrap(), Held::Yours);
+        if what == "drain" {
+            lose_a_claim(&bench, "one", 1).await;
+        } else {
+            bench.claim("one", 1).await;
+        }
+        let waits = tokio::spawn({
+            let queue = bench.queue.clone();
+            async move {
+                queue.ready().await;
+                Instant::now()
+            }
+        });
+        bench.is_waiting().await;
+        let began = Instant::now();
+        match what {
+            "extend" => drop(bench.queue.extend(&held[..1], ms(100)).await.unwrap()),
+            "nack" => drop(bench.queue.nack(&held[0], ms(0), "no").await.unwrap()),
+            "later" => drop(bench.queue.nack(&held[0], ms(100), "no").await.unwrap()),
+            "retry" => assert!(bench.queue.retry(&held[1].id).await.unwrap()),
+            _ => bench.queue.begin_drain(&owner("one"), None).await.unwrap(),
+        }
+        // One that only looks by itself does so after 2 s.
+        let took = within(LONG, waits).await.unwrap() - began;
+        assert!(took < ms(1_200), "{took:?} after {what}");
+        within(LONG, async {
+            while bench.claim("two", 9).await.is_empty() {
+                bench.queue.ready().await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn what_waits_at_the_server_is_ended_there_and_an_entry_that_comes_then_is_nobodys() {
     let bench = bench().await;
     for round in 0..100 {

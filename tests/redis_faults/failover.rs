@@ -8,8 +8,19 @@ use crate::sentinel::Watched;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_goes_on_with_the_replica_that_takes_over() {
-    let (mut watched, noted) = (Watched::start().await, Redis::start());
+    let (watched, noted) = (Watched::start().await, Redis::start());
     let scene = Scene::apart(&watched.url(), &noted).await;
+    a_stop_goes_on(watched, scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_stream_a_stop_goes_on_with_the_replica_that_takes_over() {
+    let (watched, noted) = (Watched::start().await, Redis::start());
+    let scene = Scene::on_a_stream_apart(&watched.url(), &noted).await;
+    a_stop_goes_on(watched, scene).await;
+}
+
+async fn a_stop_goes_on(mut watched: Watched, scene: Scene) {
     scene.push_all(20, |n| duty("sleep", if n < 4 { &[120_000, 10] } else { &[10] })).await;
     let first = scene.crew("first").args([
         "--lease",
@@ -47,8 +58,19 @@ async fn a_stop_goes_on_with_the_replica_that_takes_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crew_goes_on_with_the_replica_that_takes_over() {
-    let (mut watched, noted) = (Watched::start().await, Redis::start());
+    let (watched, noted) = (Watched::start().await, Redis::start());
     let scene = Scene::apart(&watched.url(), &noted).await;
+    a_crew_goes_on(watched, scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_stream_a_crew_goes_on_with_the_replica_that_takes_over() {
+    let (watched, noted) = (Watched::start().await, Redis::start());
+    let scene = Scene::on_a_stream_apart(&watched.url(), &noted).await;
+    a_crew_goes_on(watched, scene).await;
+}
+
+async fn a_crew_goes_on(mut watched: Watched, scene: Scene) {
     scene.push_all(6, |_| duty("sleep", &[12_000, 10])).await;
     let first = scene.crew("first").args(["--lease", "30000", "--concurrency", "4"]).start().await.unwrap();
     scene.begun(first.id(), 4).await;

@@ -69,6 +69,14 @@ async fn a_stop_ends_on_time_though_the_server_is_gone_and_names_what_could_not_
             let why = item["why"].as_str().unwrap();
             assert!(why.contains("hand back") && why.contains("when its lease ends"), "{why}");
         }
+        // What was cut by the end of its lease had no need of a longer drain; and in no case of more time for handing back.
+        let advice: Vec<&str> =
+            ended.report["advice"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+        let too_short = advice.iter().filter(|line| line.contains("was too short for 3 of 3")).count();
+        assert_eq!((too_short, advice.len() - too_short), (usize::from(lease == "20000"), 1), "{advice:?}");
+        let told = advice[too_short];
+        assert!(told.starts_with("3 of 3 in gate") && told.contains("could not hand back"), "{told}");
+        assert!(told.contains("when its lease ends, in "), "{told}");
         // What makes the code 1 is the loss, and not what was there for the jobs.
         assert!(!ended.exit.stderr.contains("did not end when"), "{}", ended.exit);
 
@@ -106,6 +114,8 @@ async fn what_a_stop_could_not_hand_back_is_free_at_the_kill_where_the_server_wa
     let ended = ended(first).await;
     ended.exit.assert_code(1).assert_within(ms(5_000));
     assert_eq!(ended.report["lost"].as_array().unwrap().len(), 3, "{}", ended.exit);
+    let why = ended.report["lost"][0]["why"].as_str().unwrap();
+    assert!(why.ends_with("when its lease ends, at the kill at the latest"), "{why}");
     redis.start_again();
     let next = scene.crew("next").start().await.unwrap();
     scene.until_done().await;

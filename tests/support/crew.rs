@@ -114,9 +114,10 @@ impl Scene {
     }
 
     /// The same with the stamps on a server of their own.
-    pub async fn on_a_stream_apart(redis: &Redis, stamps: &Redis) -> Scene {
+    pub async fn on_a_stream_apart(url: &str, stamps: &Redis) -> Scene {
+        let jobs = Kind::Stream(Stream::open(Server::at(url).unwrap(), QUEUE, GROUP).await.unwrap());
         let connection = stamps.connection().await;
-        Scene { stamps: Some(stamps.url()), connection, ..Scene::on_a_stream(redis).await }
+        Scene { jobs, url: url.to_owned(), stamps: Some(stamps.url()), connection }
     }
 
     /// Where the stamps are with a server of their own, which the crew's troubles do not reach.

@@ -29,6 +29,8 @@ pub struct State {
     pub down: AtomicBool,
     pub extend_down: AtomicBool,
     pub extend_says_lost: AtomicBool,
+    /// Ack, nack and dead letter do.
+    pub settling_says_lost: AtomicBool,
     /// So many acks take effect, and their answers are lost.
     pub lost_acks: AtomicUsize,
     pub claim_takes: Mutex<Duration>,
@@ -73,6 +75,7 @@ impl Probe {
             down: AtomicBool::new(false),
             extend_down: AtomicBool::new(false),
             extend_says_lost: AtomicBool::new(false),
+            settling_says_lost: AtomicBool::new(false),
             lost_acks: AtomicUsize::new(0),
             claim_takes: Mutex::default(),
             ack_takes: Mutex::default(),
@@ -191,6 +194,9 @@ impl Queue for Probe {
         if !takes.is_zero() {
             sleep(takes).await;
         }
+        if self.settling_says_lost.load(Ordering::SeqCst) {
+            return Ok(vec![Held::Lost; leases.len()]);
+        }
         let held = self.jobs.ack(leases).await;
         let lost = self.lost_acks.load(Ordering::SeqCst);
         if lost > 0 {
@@ -202,11 +208,17 @@ impl Queue for Probe {
 
     async fn nack(&self, lease: &Lease, delay: Duration, reason: &str) -> Result<Held, QueueError> {
         self.called(format_args!("nack {} {reason}", lease.id))?;
+        if self.settling_says_lost.load(Ordering::SeqCst) {
+            return Ok(Held::Lost);
+        }
         self.jobs.nack(lease, delay, reason).await
     }
 
     async fn dead_letter(&self, lease: &Lease, reason: &str) -> Result<Held, QueueError> {
         self.called(format_args!("dead_letter {} {reason}", lease.id))?;
+        if self.settling_says_lost.load(Ordering::SeqCst) {
+            return Ok(Held::Lost);
+        }
         self.jobs.dead_letter(lease, reason).await
     }
 
@@ -234,6 +246,7 @@ impl Queue for Probe {
     }
 
     async fn retry(&self, id: &JobId) -> Result<bool, QueueError> {
+        self.called(format_args!("retry {id}"))?;
         self.jobs.retry(id).await
     }
 }

@@ -1,14 +1,17 @@
 //! Brings back what was not finished: in order, side by side, again and again until it worked.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::book::Owed;
-use super::{Core, Width};
+use super::{Core, GivenUp, Width};
+use crate::catch::quietly;
 
 /// How many items one batch holds at the most.
 const BATCH: usize = 1000;
@@ -17,13 +20,14 @@ const STRAGGLER: Duration = Duration::from_millis(10);
 const STRAGGLERS: Duration = Duration::from_millis(50);
 
 /// Why items are lost when this, or what calls back, is dropped.
+const NO_TURN: &str = "its turn to be handed back did not come in time";
 const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
 
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
 pub(super) struct Collector<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
-    /// By number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<u64, Owed<T>>,
+    /// By kind, and by number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<usize, BTreeMap<u64, Owed<T>>>,
     /// It has come to its end: what is owed from here on is another one's.
     ended: bool,
 }
@@ -32,7 +36,7 @@ pub(super) struct Collector<T: Send + Sync + 'static> {
 struct Load<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
     owed: Vec<Owed<T>>,
-    why: Option<String>,
+    why: Option<GivenUp>,
 }
 
 // === impl Load ===
@@ -41,7 +45,7 @@ impl<T: Send + Sync + 'static> Load<T> {
     /// Brings the items back, or loses them by name.
     async fn bring_back(mut self) {
         let items = || self.owed.iter().map(|owed| owed.item.unfinished()).collect();
-        let done = self.core.until_done(|| (self.core.callback)(items())).await;
+        let done = self.core.until_done(|| (self.core.callback)(items()), pending()).await;
         match done {
             Ok(()) => {
                 for owed in std::mem::take(&mut self.owed) {
@@ -55,9 +59,9 @@ impl<T: Send + Sync + 'static> Load<T> {
 
 impl<T: Send + Sync + 'static> Drop for Load<T> {
     fn drop(&mut self) {
-        let why = self.why.as_deref().unwrap_or(NO_RUNTIME);
+        let why = self.why.take().unwrap_or(GivenUp::Late(NO_RUNTIME));
         for owed in self.owed.drain(..) {
-            self.core.lose(&owed.item, Some((owed.key, owed.guard)), why);
+            self.core.lose(&owed.item, Some((owed.key, owed.guard)), &why);
         }
     }
 }
@@ -73,36 +77,38 @@ impl<T: Send + Sync + 'static> Collector<T> {
         let core = &Arc::clone(&self.core);
         let at_once = match core.width {
             Width::Single(calls) => core.options().calls.unwrap_or(calls),
+            // Of each kind.
             Width::Batch => 1,
         };
+        // The kinds of what is under way.
+        let mut busy: Vec<usize> = Vec::new();
         let mut calls = FuturesUnordered::new();
         loop {
             if calls.is_empty() && self.waiting.is_empty() {
                 core.stragglers().await;
             }
-            self.waiting.extend(core.take_owed().into_iter().map(|owed| (owed.item.number, owed)));
+            self.take_owed();
             if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
                 return;
             }
-            while calls.len() < at_once && !self.waiting.is_empty() {
-                let load: Vec<Owed<T>> = match core.width {
-                    // The newest first: pushed to the front one by one, they stand in their old order.
-                    Width::Single(_) => self.waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
-                    Width::Batch => std::iter::from_fn(|| self.waiting.pop_first())
-                        .take(BATCH)
-                        .map(|(_, owed)| owed)
-                        .collect(),
-                };
+            while let Some((kind, owed)) = self.next_load(&busy, at_once) {
+                busy.push(kind);
                 // Made here, so that the items are somebody's also when this is dropped before its first poll.
-                calls.push(Load { core: Arc::clone(core), owed: load, why: None }.bring_back());
+                let load = Load { core: Arc::clone(core), owed, why: None };
+                calls.push(load.bring_back().map(move |()| kind));
             }
             tokio::select! {
                 biased;
-                Some(()) = calls.next() => {}
+                Some(kind) = calls.next() => {
+                    if let Some(place) = busy.iter().position(|busy| *busy == kind) {
+                        busy.swap_remove(place);
+                    }
+                }
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
-                    for owed in std::mem::take(&mut self.waiting).into_values().chain(core.take_owed()) {
-                        core.lose(&owed.item, Some((owed.key, owed.guard)), "its turn to be handed back did not come in time");
+                    self.take_owed();
+                    for owed in std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values) {
+                        core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_TURN));
                     }
                     while calls.next().await.is_some() {}
                     if self.is_done() {
@@ -111,6 +117,34 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 }
             }
         }
+    }
+
+    /// What is owed waits from here on, with what is of its kind.
+    fn take_owed(&mut self) {
+        let owed = std::mem::take(&mut self.core.book().owed);
+        let kind = self.core.options().kind.clone();
+        for owed in owed {
+            let kind = kind.as_ref().and_then(|kind| quietly(|| kind(owed.item.value()))).unwrap_or_default();
+            self.waiting.entry(kind).or_default().insert(owed.item.number, owed);
+        }
+    }
+
+    /// What is to go back next, and of which kind that is.
+    fn next_load(&mut self, busy: &[usize], at_once: usize) -> Option<(usize, Vec<Owed<T>>)> {
+        let free = |kind: &&usize| busy.iter().filter(|busy| busy == kind).count() < at_once;
+        let kind = *self.waiting.keys().find(free)?;
+        let waiting = self.waiting.get_mut(&kind)?;
+        let load = match self.core.width {
+            // The newest first: pushed to the front one by one, they stand in their old order.
+            Width::Single(_) => waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
+            Width::Batch => {
+                std::iter::from_fn(|| waiting.pop_first()).take(BATCH).map(|(_, owed)| owed).collect()
+            }
+        };
+        if waiting.is_empty() {
+            self.waiting.remove(&kind);
+        }
+        Some((kind, load))
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
@@ -135,8 +169,10 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
             book.collecting = false;
             std::mem::take(&mut book.owed)
         };
-        for owed in std::mem::take(&mut self.waiting).into_values().chain(left) {
-            core.lose(&owed.item, Some((owed.key, owed.guard)), NO_RUNTIME);
+        for owed in
+            std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values).chain(left)
+        {
+            core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_RUNTIME));
         }
     }
 }
@@ -154,11 +190,5 @@ impl<T: Send + Sync + 'static> Core<T> {
                 return;
             }
         }
-    }
-
-    fn take_owed(&self) -> Vec<Owed<T>> {
-        let mut owed = std::mem::take(&mut self.book().owed);
-        owed.sort_unstable_by_key(|owed| owed.item.number);
-        owed
     }
 }

@@ -12,10 +12,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::link::{Link, PATIENCE};
 use crate::BoxError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, scattered};
 
-/// For how long one command blocks, at most. After it the server is asked what is due, which makes one request a second.
-pub(super) const BLOCK: Duration = Duration::from_secs(2);
+/// For how long one command blocks, at most. After it the server is asked what is due.
+const BLOCK: Duration = Duration::from_secs(3);
+
+/// How much less it may be, so that waiters that began together do not ask together ever after. Two requests in what is left of it
+/// make one a second.
+const SCATTER: Duration = Duration::from_secs(1);
 
 /// How long to leave a server alone that does not let us wait.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
@@ -32,7 +36,7 @@ pub(super) trait Source: Clone + Send + Sync + 'static {
 
     fn link(&self) -> &Link;
 
-    /// Waits at the server, by [`Waiter::block`], for [`BLOCK`] or less; whether there may be something to claim.
+    /// Waits at the server, by [`Waiter::block`]; whether there may be something to claim.
     fn wait_once(&self, line: &mut Option<Line>) -> impl Future<Output = Result<bool, BoxError>> + Send;
 
     /// Tells another process what was told here, and is of no use here any more.
@@ -84,6 +88,11 @@ struct Running<'a>(&'a watch::Sender<State>);
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing behind these locks is ever half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For how long the next command is to block: another time for each.
+pub(super) fn block_for() -> Duration {
+    scattered(BLOCK, SCATTER)
 }
 
 /// Returns with the next hint.
@@ -269,7 +278,7 @@ impl Waiter {
         });
     }
 
-    /// Sends a command that blocks for [`BLOCK`] or less, and may be ended by [`stop`].
+    /// Sends a command that blocks for [`block_for`] or less, and may be ended by [`stop`].
     pub(super) async fn block(
         &self,
         link: &Link,
@@ -346,5 +355,25 @@ impl Drop for Stopping<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|state| (state.running, state.blocked) = (false, None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn waiters_that_began_together_do_not_ask_together_and_none_asks_more_than_once_a_second() {
+        let all: BTreeSet<Duration> = (0..100).map(|_| block_for()).collect();
+        assert!(all.len() > 50, "they differ");
+        // After each the server is asked what is due, and asked to block again.
+        let requests = 2;
+        for block in &all {
+            assert!(*block >= Duration::from_secs(requests) && *block <= Duration::from_secs(3), "{block:?}");
+        }
+        let (first, last) = (all.first().unwrap(), all.last().unwrap());
+        assert!(*last - *first > Duration::from_millis(500), "all over that second: {first:?} to {last:?}");
     }
 }

@@ -52,11 +52,8 @@ where
         Done::Failed(job, End::Failed(reason)) => fail(desk, job, &reason).await,
         Done::Failed(job, End::Lost(loss)) => {
             desk.tell_lost(&job.lease, loss.as_str());
-            match loss {
-                Loss::Told => finish(desk, job),
-                // The queue may still hold it for us: it goes back when the queue answers, and is named where it never does.
-                Loss::Late => drop(job),
-            }
+            // Late, the queue may still hold it for us: it goes back when the queue answers, and is named where it never does.
+            job.hand_back();
         }
         Done::Overran(job) => {
             let limit = Human(desk.options.task_limit.unwrap_or_default());
@@ -101,15 +98,18 @@ async fn fail<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>, reason: &str)
     let attempts = job.attempts.saturating_add(1);
     let (held, repeated) = if attempts >= desk.options.attempts {
         tracing::error!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, "job.dead");
-        desk.until_heard(|| desk.queue.dead_letter(lease, reason)).await
+        desk.until_heard_of(lease, || desk.queue.dead_letter(lease, reason)).await
     } else {
         let delay = desk.options.backoff.scattered(job.attempts);
         tracing::warn!(target: "winddown", queue = desk.name, job = %lease.id, attempts, reason, delay = %Human(delay), "job.failed");
-        desk.until_heard(|| desk.queue.nack(lease, delay, reason)).await
+        desk.until_heard_of(lease, || desk.queue.nack(lease, delay, reason)).await
     };
     // Repeated, it is lost also where the call before had been done and only its answer was lost.
     if !held.is_yours() && !repeated {
         desk.tell_lost(lease, "when it had failed");
+        // Nothing came of this attempt: it is another one's job.
+        job.flight().lose(Loss::Told);
+        return job.hand_back();
     }
     finish(desk, job);
 }

@@ -2,18 +2,15 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::Options;
 use super::flight::Flights;
 use crate::ShutdownHandle;
 use crate::backoff::Backoff;
 use crate::budget::Human;
-use crate::catch::with_sources;
-use crate::queue::{Lease, Owner, QueueError};
+use crate::queue::outage::Outages;
+use crate::queue::{Lease, Owner, Queue, QueueError};
 
 pub(super) struct Desk<Q> {
     pub(super) name: String,
@@ -28,20 +25,10 @@ pub(super) struct Desk<Q> {
     pub(super) unanswered: AtomicBool,
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
-    unreachable: AtomicBool,
-    outage: Mutex<Option<Outage>>,
+    /// The queue was told when this process will be killed: by then all leases end.
+    pub(super) told_kill: AtomicBool,
+    outages: Outages,
 }
-
-/// Since when the queue does not answer, and what was last said of it.
-struct Outage {
-    since: Instant,
-    said: Instant,
-    error: String,
-}
-
-/// How often an outage is told of that goes on, and how often when it goes on in another way.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
-const SAY_ANEW: Duration = Duration::from_secs(1);
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Once the program stops there is no time to wait for long.
@@ -67,8 +54,8 @@ impl<Q> Desk<Q> {
             claiming: AtomicBool::new(false),
             unanswered: AtomicBool::new(false),
             ending_waits: AtomicBool::new(false),
-            unreachable: AtomicBool::new(false),
-            outage: Mutex::new(None),
+            told_kill: AtomicBool::new(false),
+            outages: Outages::new(),
         }
     }
 
@@ -80,48 +67,23 @@ impl<Q> Desk<Q> {
 
     /// Keeps whether the queue answers, and tells of each change, and now and then of what goes on.
     pub(super) fn heard<T>(&self, answer: Result<T, QueueError>) -> Option<T> {
-        match answer {
-            Ok(value) => {
-                if self.unreachable.swap(false, Ordering::Relaxed) {
-                    let outage = self.outage().take();
-                    let after = Human(outage.map_or(Duration::ZERO, |outage| outage.since.elapsed()));
-                    tracing::info!(target: "winddown", queue = self.name, %after, "queue.reachable");
-                }
-                Some(value)
-            }
-            Err(error) => {
-                self.tell_of_outage(with_sources(&error));
-                None
-            }
+        self.heard_as(None, answer)
+    }
+
+    /// Each queue of several is told of by its number.
+    fn heard_as<T>(&self, of: Option<usize>, answer: Result<T, QueueError>) -> Option<T> {
+        match of {
+            Some(member) => self.outages.heard(&format_args!("{}/{member}", self.name), of, answer),
+            None => self.outages.heard(&self.name, of, answer),
         }
     }
 
-    fn tell_of_outage(&self, error: String) {
-        let now = Instant::now();
-        let since = {
-            let mut outage = self.outage();
-            let since = match &*outage {
-                Some(outage) => {
-                    let pause = if outage.error == error { SAY_AGAIN } else { SAY_ANEW };
-                    if now < outage.said + pause {
-                        return;
-                    }
-                    outage.since
-                }
-                None => now,
-            };
-            *outage = Some(Outage { since, said: now, error: error.clone() });
-            self.unreachable.store(true, Ordering::Relaxed);
-            since
-        };
-        // Not under the lock: a log subscriber may block.
-        let since = Human(now - since);
-        tracing::warn!(target: "winddown", queue = self.name, error, %since, "queue.unreachable");
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
-        // Nothing behind it is ever half-changed.
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Why what the queue has not heard of is not lost for good.
+    pub(super) fn when_free(&self) -> String {
+        if self.told_kill.load(Ordering::Relaxed) {
+            return "it is free again when its lease ends, at the kill at the latest".to_owned();
+        }
+        format!("it is free again when its lease ends, in {} at the latest", Human(self.options.lease))
     }
 
     /// Waits before the next try; the beginning of a stop ends that at once.
@@ -135,13 +97,20 @@ impl<Q> Desk<Q> {
     }
 
     /// Calls until the queue answers; `true` when it was asked more than once, so that an answer may be about an earlier call.
-    pub(super) async fn until_heard<T, Fut>(&self, mut call: impl FnMut() -> Fut) -> (T, bool)
+    pub(super) async fn until_heard<T, Fut>(&self, call: impl FnMut() -> Fut) -> (T, bool)
+    where
+        Fut: Future<Output = Result<T, QueueError>>,
+    {
+        self.until_heard_as(None, call).await
+    }
+
+    async fn until_heard_as<T, Fut>(&self, of: Option<usize>, mut call: impl FnMut() -> Fut) -> (T, bool)
     where
         Fut: Future<Output = Result<T, QueueError>>,
     {
         let mut failures = 0;
         loop {
-            if let Some(answer) = self.heard(call().await) {
+            if let Some(answer) = self.heard_as(of, call().await) {
                 return (answer, failures > 0);
             }
             self.wait(failures).await;
@@ -151,5 +120,35 @@ impl<Q> Desk<Q> {
 
     pub(super) fn tell_lost(&self, lease: &Lease, when: &str) {
         tracing::warn!(target: "winddown", queue = self.name, job = %lease.id, epoch = lease.epoch, when, "lease.lost");
+    }
+}
+
+impl<Q: Queue> Desk<Q> {
+    /// As [`heard`](Desk::heard), of one queue of several.
+    pub(super) fn heard_of<T>(&self, member: usize, answer: Result<T, QueueError>) -> Option<T> {
+        self.heard_as(self.one_of_several(member), answer)
+    }
+
+    /// As [`until_heard`](Desk::until_heard), where the call is about one job.
+    pub(super) async fn until_heard_of<T, Fut>(&self, lease: &Lease, call: impl FnMut() -> Fut) -> (T, bool)
+    where
+        Fut: Future<Output = Result<T, QueueError>>,
+    {
+        self.until_heard_as(self.one_of_several(self.queue.member(lease)), call).await
+    }
+
+    /// Where there is one, all calls are that one's.
+    fn one_of_several(&self, member: usize) -> Option<usize> {
+        (self.queue.members() > 1).then_some(member)
+    }
+
+    /// Of a job whose handler has come to its end.
+    pub(super) fn unconfirmed(&self, lease: &Lease, end: &str) -> String {
+        let error = self.outages.error(Some(self.queue.member(lease))).or_else(|| self.outages.error(None));
+        let error = error.unwrap_or_else(|| "it has not answered yet".to_owned());
+        let free = self.when_free();
+        format!(
+            "its handler {end}, and the queue has not confirmed that: {error}; if it has not heard of it, {free}"
+        )
     }
 }

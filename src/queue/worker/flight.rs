@@ -161,7 +161,7 @@ impl Flight {
         self.handler.wake();
     }
 
-    fn lost(&self) -> Option<Loss> {
+    pub(super) fn lost(&self) -> Option<Loss> {
         match self.lost.load(Ordering::Acquire) {
             0 => None,
             told if told == Loss::Told as u8 => Some(Loss::Told),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -52,24 +53,8 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
             drop(timeout(left, a_few_times(&desk, || end_drain(&desk))).await);
         }
     };
-    let renewal = async {
-        let lease = desk.options.lease;
-        let mut pause = lease / PARTS;
-        loop {
-            tokio::select! {
-                biased;
-                () = over.cancelled() => return,
-                () = sleep(pause) => {}
-            }
-            // Dropped when all is settled: extending what is settled changes nothing.
-            let renewed = tokio::select! {
-                biased;
-                () = over.cancelled() => return,
-                renewed = renew_all(&desk) => renewed,
-            };
-            pause = if !renewed && desk.flights.any_in_time() { lease / RETRY_PARTS } else { lease / PARTS };
-        }
-    };
+    // For each queue apart: one that does not answer holds up no renewal at another.
+    let renewal = join_all((0..desk.queue.members()).map(|member| renew(&desk, &over, member)));
     let watch = async {
         tokio::select! {
             biased;
@@ -115,6 +100,9 @@ async fn begin_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
     // Anew for each try: what is left until the kill has become less.
     let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
     let heard = desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some();
+    if heard && kill_in.is_some() {
+        desk.told_kill.store(true, Ordering::Relaxed);
+    }
     if unanswered && !heard {
         desk.unanswered.store(true, Ordering::SeqCst);
     }
@@ -139,14 +127,36 @@ where
     }
 }
 
-async fn renew_all<Q: Queue>(desk: &Desk<Q>) -> bool {
-    let flights = desk.flights.all();
+/// Renews what is of one queue, until all is settled.
+async fn renew<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken, member: usize) {
+    let lease = desk.options.lease;
+    let mut pause = lease / PARTS;
+    loop {
+        tokio::select! {
+            biased;
+            () = over.cancelled() => return,
+            () = sleep(pause) => {}
+        }
+        // Dropped when all is settled: extending what is settled changes nothing.
+        let renewed = tokio::select! {
+            biased;
+            () = over.cancelled() => return,
+            renewed = renew_all(desk, member) => renewed,
+        };
+        let in_time = || desk.flights.any_in_time(|lease| desk.queue.member(lease) == member);
+        pause = if !renewed && in_time() { lease / RETRY_PARTS } else { lease / PARTS };
+    }
+}
+
+async fn renew_all<Q: Queue>(desk: &Desk<Q>, member: usize) -> bool {
+    let mut flights = desk.flights.all();
+    flights.retain(|flight| desk.queue.member(&flight.lease) == member);
     let mut all = true;
     for flights in flights.chunks(BATCH) {
         let leases: Vec<Lease> = flights.iter().map(|flight| flight.lease.clone()).collect();
         // Counted from before the call: the queue's own count begins later, and ends later.
         let until = Instant::now() + usable(desk);
-        let Some(held) = desk.heard(desk.queue.extend(&leases, desk.options.lease).await) else {
+        let Some(held) = desk.heard_of(member, desk.queue.extend(&leases, desk.options.lease).await) else {
             all = false;
             continue;
         };

@@ -11,7 +11,7 @@ use redis::{Cmd, Value};
 use super::{Shared, reply, scripts};
 use crate::BoxError;
 use crate::queue::redis::link::Link;
-use crate::queue::redis::wait::{BLOCK, Line, Source, Waiter};
+use crate::queue::redis::wait::{Line, Source, Waiter, block_for};
 
 impl Source for Arc<Shared> {
     fn waiter(&self) -> &Waiter {
@@ -31,13 +31,13 @@ impl Source for Arc<Shared> {
             self.waiter.looked(wait);
         }
         let mut pop = Cmd::new();
-        pop.arg("BLPOP").arg(format!("{}wake", self.prefix)).arg(BLOCK.as_secs());
+        pop.arg("BLPOP").arg(format!("{}wake", self.prefix)).arg(block_for().as_secs_f64());
         Ok(self.waiter.block(self.server.link(), line, &pop).await? != Value::Nil)
     }
 
     /// Puts the token back.
     async fn pass_on(&self) {
-        // Where that fails, others look by themselves after 2 s.
+        // Where that fails, others look by themselves within 3 s.
         drop(self.run(&scripts::WAKE, |call| call).await);
     }
 }

@@ -8,6 +8,8 @@ if ARGV[3] == 'end' then
   drop_if_empty(owner)
   return 0
 end
+-- Where the group is gone this says so, before anything is written.
+call('XPENDING', STREAM, GROUP)
 local recovered = recover(owner, 5)
 local kill = tonumber(call('HGET', ENDING, owner) or '')
 if kill_in then

@@ -7,10 +7,8 @@ local function ended(crashes)
   return 'its lease ran out ' .. crashes .. ' times without a word'
 end
 
--- Where the group is gone this says so, before anything is written.
-if max > 0 then
-  call('XPENDING', STREAM, GROUP)
-end
+-- Where the group is gone this says so, before anything is written: it is made anew first, and what is acked then is no new job of it.
+call('XPENDING', STREAM, GROUP)
 local states, ids, names = check(9 + ARGV[8], 3, 'G')
 local done, called = {}, {}
 for at, state in ipairs(states) do
@@ -26,7 +24,7 @@ if #done > 0 then
     call('XACK', STREAM, GROUP, ...)
   end)
   -- Other groups may have still to read it.
-  if call('EXISTS', STREAM) == 1 and #call('XINFO', 'GROUPS', STREAM) == 1 then
+  if #call('XINFO', 'GROUPS', STREAM) == 1 then
     each('XDEL', STREAM, done)
   end
   free(done)

@@ -12,7 +12,7 @@ use super::scripts::LOOK;
 use crate::BoxError;
 use crate::queue::millis::millis;
 use crate::queue::redis::link::Link;
-use crate::queue::redis::wait::{BLOCK, Line, Source, Waiter};
+use crate::queue::redis::wait::{Line, Source, Waiter, block_for};
 
 /// Whether there is something, else how long until there is (below 0: not known), and behind which entries of the stream and of
 /// `wake` there would be something new.
@@ -35,7 +35,8 @@ impl<T: 'static> Source for Stream<T> {
         if ready || due == 0 {
             return Ok(true);
         }
-        let wait = u64::try_from(due).map_or(BLOCK, |due| BLOCK.min(Duration::from_millis(due)));
+        let block = block_for();
+        let wait = u64::try_from(due).map_or(block, |due| block.min(Duration::from_millis(due)));
         let mut read = Cmd::new();
         read.arg("XREAD").arg("BLOCK").arg(millis(wait)).arg("COUNT").arg(1).arg("STREAMS");
         read.arg(&place.stream).arg(format!("{}wake", place.own)).arg(delivered).arg(woken);

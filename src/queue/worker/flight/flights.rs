@@ -97,10 +97,11 @@ impl Flights {
         self.any_kept.load(Ordering::Acquire)
     }
 
-    /// Whether there is a lease that has not ended yet.
-    pub(in crate::queue::worker) fn any_in_time(&self) -> bool {
+    /// Whether there is such a lease that has not ended yet.
+    pub(in crate::queue::worker) fn any_in_time(&self, such: impl Fn(&Lease) -> bool) -> bool {
         let now = self.clock.now();
-        lock(&self.table).held.iter().any(|flight| now < flight.until.load(Ordering::Acquire))
+        let in_time = |flight: &Flight| now < flight.until.load(Ordering::Acquire);
+        lock(&self.table).held.iter().any(|flight| such(&flight.lease) && in_time(flight))
     }
 
     pub(in crate::queue::worker) fn len(&self) -> usize {
