@@ -54,7 +54,8 @@ impl Script {
 
     /// The beginning of a call, which takes the rest of the arguments by [`Cmd::arg`].
     pub(super) fn on(&self, keys: &[&str]) -> Cmd {
-        let mut call = Cmd::new();
+        // Room for what settles a job or two, so that a short call does not grow piece by piece.
+        let mut call = Cmd::with_capacity(24, 512);
         let sha = self.sha.get_or_init(|| redis::Script::new(self.code).get_hash().to_owned());
         call.arg("EVALSHA").arg(sha).arg(keys.len()).arg(keys);
         call
