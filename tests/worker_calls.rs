@@ -241,3 +241,19 @@ async fn a_queue_of_one_call_at_a_time_is_not_asked_for_a_hint_meanwhile() {
     assert!(running.ran.lock().unwrap().iter().all(|(number, at)| *number < 9 || *at >= ms(6_000)));
     running.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn places_that_failed_jobs_leave_are_not_promised_to_several_claims() {
+    let line = Line::new(4, ms(20), 3_000);
+    let mut shutdown = ShutdownCoordinator::new(Budget::given(ms(60_000), "test"), signal::none()).unwrap();
+    let handler = async |job: &Leased<u32>, _: &Cx| {
+        sleep(ms(u64::from(job.item % 7))).await;
+        if job.item % 3 > 0 { Err("no") } else { Ok(()) }
+    };
+    shutdown.add(queue::work("jobs", line.clone(), handler).concurrency(64).attempts(1));
+    let (handle, run) = (shutdown.handle(), tokio::spawn(shutdown.run()));
+    sleep(ms(5_000)).await;
+    assert_eq!(line.most_held.load(Ordering::SeqCst), 64);
+    handle.trigger("test");
+    assert!(run.await.unwrap().is_clean());
+}
