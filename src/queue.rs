@@ -224,6 +224,16 @@ pub trait Queue: Send + Sync + 'static {
         0
     }
 
+    /// How many calls of one worker, each an [`ack`](Queue::ack), a [`claim`](Queue::claim) or a [`step`](Queue::step), may be under way at
+    /// once, where one alone takes long; 1 unless said otherwise.
+    ///
+    /// More than one is for a queue whose calls go on beside each other, such as a server at the end of a slow line. Where they wait for
+    /// each other, as for a lock or the one connection that there is, they would only become more, and smaller. Nothing else can
+    /// tell the two apart: both are slow.
+    fn calls_at_once(&self) -> usize {
+        1
+    }
+
     /// [`ack`](Queue::ack) and then [`claim`](Queue::claim), in one go where the technology can.
     ///
     /// # Errors

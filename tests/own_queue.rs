@@ -35,9 +35,12 @@ async fn list(connection: &mut MultiplexedConnection, name: &str) -> Vec<String>
 }
 
 async fn taken(connection: &mut MultiplexedConnection, count: usize) {
-    while list(connection, "jobs:taken:first").await.len() < count {
-        sleep(ms(5)).await;
-    }
+    let taken = async {
+        while list(connection, "jobs:taken:first").await.len() < count {
+            sleep(ms(5)).await;
+        }
+    };
+    tokio::time::timeout(ms(60_000), taken).await.expect("jobs are taken within a minute");
 }
 
 fn jobs(count: u32) -> Vec<String> {
@@ -185,9 +188,7 @@ async fn what_a_killed_process_had_taken_is_put_back_by_the_next_of_its_name() {
         running.wait().await;
         assert_eq!(list(&mut connection, "jobs:taken:first").await, all[..at_once as usize]);
         let next = worker(&redis, 1, 0, "30s").start().await.unwrap();
-        while list(&mut connection, "jobs:done").await.len() < all.len() {
-            sleep(ms(5)).await;
-        }
+        assert_eq!(all_done(&mut connection).await, all);
         assert_eq!(list(&mut connection, "jobs:done").await, all, "in the old order");
         next.signal(Signal::Term);
         next.wait().await.assert_code(0);

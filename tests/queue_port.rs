@@ -291,6 +291,7 @@ async fn a_dead_letter_is_kept_listed_and_can_be_retried(bench: impl Bench) {
     assert_eq!(told, [("a", "no a", 1), ("b", "no b", 1)]);
     assert!(dead[0].age >= secs(120) && dead[1].age >= secs(60) && dead[1].age < secs(120));
     assert_eq!(bench.queue().dead_letters(1).await.unwrap().len(), 1);
+    assert!(bench.queue().dead_letters(0).await.unwrap().is_empty());
     assert!(bench.queue().retry(&id("b")).await.unwrap());
     assert!(!bench.queue().retry(&id("b")).await.unwrap());
     assert!(!bench.queue().retry(&id("c")).await.unwrap());

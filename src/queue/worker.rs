@@ -13,7 +13,10 @@ use crate::budget::{Human, LONGEST};
 use crate::catch::with_sources;
 use crate::{BoxError, Component, Intake, Overrun, Phase, ShutdownCoordinator, Unfinished};
 
+mod appetite;
 mod attempt;
+mod calls;
+mod claims;
 mod crew;
 mod desk;
 mod flight;

@@ -89,6 +89,88 @@ async fn a_job_that_has_crashed_more_often_than_is_allowed_here_may_still_be_int
 }
 
 #[tokio::test]
+async fn nothing_is_kept_of_what_a_job_went_through_once_it_is_done_or_where_that_was_nothing() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "meta").await;
+    let kept = async || run::<bool>(&redis, &["EXISTS", "{meta}:meta"]).await;
+    jobs.enqueue_all(&[job("a"), job("b")]).await.unwrap();
+    let back = claim(&jobs, "one", 2).await.into_iter().map(|job| HandBack::untouched(job.lease));
+    assert_eq!(jobs.requeue(&back.collect::<Vec<_>>()).await.unwrap(), [Held::Yours; 2]);
+    assert!(kept().await, "that it was handed back, for one that repeats it");
+    let held = claim(&jobs, "one", 2).await;
+    assert!(!kept().await);
+    let back: Vec<_> = held.into_iter().map(|job| HandBack::interrupted(job.lease)).collect();
+    assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Yours; 2]);
+    // One of them is lost, and the other done, in one call.
+    let held = claim(&jobs, "one", 2).await;
+    assert_eq!(jobs.dead_letter(&held[0].lease, "no").await.unwrap(), Held::Yours);
+    assert_eq!(jobs.ack(&leases(&held)).await.unwrap(), [Held::Lost, Held::Yours]);
+    let left: Vec<String> = run(&redis, &["HKEYS", "{meta}:meta"]).await;
+    assert_eq!(left, ["a"]);
+    assert!(jobs.retry(&id("a")).await.unwrap());
+    assert!(!run::<bool>(&redis, &["EXISTS", "{meta}:reasons"]).await);
+    let again = claim(&jobs, "two", 2).await.remove(0);
+    assert_eq!((again.attempts, again.interruptions, again.crashes), (0, 1, 0));
+    assert_eq!(jobs.ack(&[again.lease]).await.unwrap(), [Held::Yours]);
+    assert!(!kept().await);
+}
+
+#[tokio::test]
+async fn a_job_is_found_wherever_it_is_free() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "free").await;
+    let mut all = numbered(0..9);
+    all[3] = all.remove(3).priority(1);
+    jobs.enqueue_all(&all).await.unwrap();
+    let held = claim(&jobs, "one", 3).await;
+    assert_eq!(names(&held), ["job 00003", "job 00000", "job 00001"]);
+    let back = [HandBack::interrupted(held[1].lease.clone())];
+    assert_eq!(jobs.requeue(&back).await.unwrap(), [Held::Yours]);
+    for job in &all {
+        let state = if [&held[0], &held[2]].iter().any(|held| held.lease.id == job.id) {
+            JobState::Active
+        } else {
+            JobState::Pending
+        };
+        let found = jobs.find(&job.id).await.unwrap().unwrap();
+        assert_eq!(found.state, state, "{}", job.id);
+    }
+    jobs.enqueue(&job("urgent").priority(9)).await.unwrap();
+    assert_eq!(jobs.find(&id("urgent")).await.unwrap().unwrap().state, JobState::Pending);
+}
+
+#[tokio::test]
+async fn claims_without_leases_are_found_among_many_other_keys() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "lost").await;
+    jobs.enqueue_all(&numbered(0..4)).await.unwrap();
+    for _ in 0..4 {
+        claim(&jobs, "one", 1).await;
+    }
+    let many = "redis.call('DEL', '{lost}:leases') for i = 1, 30000 do redis.call('SET', i, i) end";
+    let () = run(&redis, &["EVAL", many, "0"]).await;
+    // A part of the keys is looked at each time that somebody begins to wait.
+    for looks in 1.. {
+        timeout(Duration::from_millis(100), open(&redis, "lost").await.ready()).await.unwrap_or_default();
+        if run::<usize>(&redis, &["ZCARD", "{lost}:leases"]).await == 4 {
+            break;
+        }
+        assert!(looks < 20, "they are not found");
+    }
+    assert_eq!(claim(&jobs, "two", 9).await.iter().map(|job| job.crashes).sum::<u32>(), 4);
+}
+
+#[tokio::test]
+async fn any_number_of_names_is_forgotten() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "names").await;
+    let all = numbered(0..1_100);
+    jobs.enqueue_once(&all).await.unwrap();
+    jobs.forget_once(&all.into_iter().map(|job| job.id).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(run::<usize>(&redis, &["ZCARD", "{names}:once"]).await, 0);
+}
+
+#[tokio::test]
 async fn epochs_grow_also_where_the_clock_of_the_server_was_set_back() {
     let redis = Redis::start();
     let jobs = open(&redis, "clock").await;

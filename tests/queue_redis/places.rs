@@ -37,6 +37,8 @@ fn a_url_that_is_none_of_a_redis_is_refused_and_its_password_not_repeated() {
         let server = format!("{:?}", Server::at(url).unwrap());
         assert!(!server.contains("hunter2"), "{server}");
     }
+    let server = format!("{:?}", Server::at("redis+sentinel://[::1],[::2]:7,b:8,c/m").unwrap());
+    assert!(server.contains("master m of the sentinels ::1:26379, ::2:7, b:8, c:26379"), "{server}");
 }
 
 #[tokio::test]
@@ -202,40 +204,148 @@ async fn the_keys_and_commands_that_are_documented_are_all_that_a_user_needs() {
     timeout(SOON, jobs.stop_waiting()).await.unwrap();
 }
 
-/// Answers as such a server would; to what it does not know it says that all is well.
-async fn server_that_says(info: &'static str) -> String {
+/// Answers each command by what it says; to what it does not know it says that all is well. Counts who connects.
+async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> (String, Arc<AtomicUsize>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap().to_string();
+    let (answer, came) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&came);
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let mut asked = [0; 4096];
-            while let Ok(count @ 1..) = client.read(&mut asked).await {
-                let asked = String::from_utf8_lossy(&asked[..count]).into_owned();
-                let answer = match asked.contains("INFO\r\n") && !asked.contains("SETINFO") {
-                    true => format!("${}\r\n{info}\r\n", info.len()),
-                    // One for each command of a pipeline.
-                    false => "+OK\r\n".repeat(asked.lines().filter(|line| line.starts_with('*')).count()),
-                };
-                if client.write_all(answer.as_bytes()).await.is_err() {
-                    break;
+            count.fetch_add(1, Ordering::SeqCst);
+            let answer = Arc::clone(&answer);
+            tokio::spawn(async move {
+                let mut asked = vec![0; 64 * 1024];
+                while let Ok(count @ 1..) = client.read(&mut asked).await {
+                    let asked = String::from_utf8_lossy(&asked[..count]).into_owned();
+                    let pipelined = asked.lines().filter(|line| line.starts_with('*')).count();
+                    let answer = answer(&asked).unwrap_or_else(|| "+OK\r\n".repeat(pipelined));
+                    if client.write_all(answer.as_bytes()).await.is_err() {
+                        break;
+                    }
                 }
-            }
+            });
         }
     });
-    url
+    (address, came)
+}
+
+fn info(asked: &str, info: &str) -> Option<String> {
+    asked.contains("\r\nINFO\r\n").then(|| format!("${}\r\n{info}\r\n", info.len()))
 }
 
 #[tokio::test]
 async fn a_server_that_is_too_old_is_refused_before_it_is_asked_for_anything() {
-    let old = server_that_says("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n").await;
-    let refused = Jobs::open(Server::at(&old).unwrap(), "a").await.unwrap_err();
+    let (old, _) =
+        fake(|asked| info(asked, "# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n")).await;
+    let refused = Jobs::open(Server::at(&format!("redis://{old}")).unwrap(), "a").await.unwrap_err();
     assert!(matches!(&refused, OpenError::Version { found, needed: 7 } if found == "6.2.14"), "{refused:?}");
     assert_eq!(refused.to_string(), "the server is Redis 6.2.14, and the queue needs 7 or later");
     // One that says nothing of it, or is no Redis by name, is asked.
-    for info in ["redis_version:70.0.1\r\n", "redis_version:next\r\n", "# Server\r\n"] {
-        let server = Server::at(&server_that_says(info).await).unwrap();
-        let refused = Jobs::open(server, "a").await.unwrap_err();
-        assert!(matches!(refused, OpenError::Server(_)), "{info}: {refused:?}");
+    for says in ["redis_version:70.0.1\r\n", "redis_version:next\r\n", "# Server\r\n"] {
+        let (server, _) = fake(move |asked| info(asked, says)).await;
+        let refused = Jobs::open(Server::at(&format!("redis://{server}")).unwrap(), "a").await.unwrap_err();
+        assert!(matches!(refused, OpenError::Server(_)), "{says}: {refused:?}");
     }
+    // One that does not let us ask, too.
+    let redis = Redis::start();
+    let () = run(&redis, &["ACL", "SETUSER", "w", "on", ">w", "~*", "+@all", "-info"]).await;
+    Jobs::open(Server::at(&format!("{}?user=w&pass=w", redis.url())).unwrap(), "a").await.unwrap();
+}
+
+#[tokio::test]
+async fn where_the_server_is_not_the_one_to_ask_the_next_call_looks_anew_and_else_it_does_not() {
+    for (error, anew) in [
+        ("-READONLY You can't write against a read only replica.", true),
+        ("-LOADING Redis is loading the dataset in memory", true),
+        ("-MASTERDOWN Link with MASTER is down", true),
+        ("-CLUSTERDOWN The cluster is down", true),
+        ("?what", true),
+        ("-OOM command not allowed when used memory > 'maxmemory'.", false),
+        ("-NOREPLICAS Not enough good replicas to write.", false),
+        ("-NOPERM this user has no permissions", false),
+        ("-ERR of another kind", false),
+    ] {
+        let open = Arc::new(AtomicUsize::new(0));
+        let opened = Arc::clone(&open);
+        let (server, came) = fake(move |asked| {
+            let scripted = asked.contains("EVALSHA").then(|| match opened.load(Ordering::SeqCst) {
+                0 => "*2\r\n$6\r\nlayout\r\n$15\r\nwinddown list 1\r\n".to_owned(),
+                _ => format!("{error}\r\n"),
+            });
+            let time = asked.contains("\r\nTIME\r\n").then(|| "*2\r\n$1\r\n1\r\n$1\r\n1\r\n".to_owned());
+            scripted.or(time).or_else(|| info(asked, "redis_version:7.0.0\r\n"))
+        })
+        .await;
+        let jobs = Jobs::open(Server::at(&format!("redis://{server}")).unwrap(), "a").await.unwrap();
+        open.store(1, Ordering::SeqCst);
+        assert_eq!(came.load(Ordering::SeqCst), 1);
+        for calls in 1..3 {
+            jobs.counts().await.unwrap_err();
+            assert_eq!(came.load(Ordering::SeqCst), if anew { calls } else { 1 }, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_at_once_is_asked_over_one_connection() {
+    let redis = Redis::start();
+    let line = Proxy::to(&redis.socket()).await;
+    let jobs = Jobs::open(Server::at(&line.url()).unwrap(), "a").await.unwrap();
+    line.cut();
+    while jobs.counts().await.is_ok() {}
+    let before = line.calls();
+    let all = futures_util::future::join_all((0..50).map(|_| jobs.counts())).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(line.calls(), before + 1);
+}
+
+#[tokio::test]
+async fn what_a_stop_calls_is_known_to_the_server_before() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "a").await;
+    jobs.enqueue(&job("a")).await.unwrap();
+    let held = leases(&claim(&jobs, "one", 1).await);
+    let before = calls(&redis, "eval").await.0;
+    jobs.begin_drain(&owner("one"), None).await.unwrap();
+    let _ = jobs.extend(&held, LEASE).await.unwrap();
+    let _ = jobs.ack(&[]).await.unwrap();
+    let _ = jobs.requeue(&[HandBack::interrupted(held[0].clone())]).await.unwrap();
+    assert_eq!(calls(&redis, "eval").await.0, before, "a call that needs a second way there and back");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up_after_4_s_and_such_a_sentinel_after_one() {
+    let deaf = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let at = deaf.local_addr().unwrap();
+    let began = Instant::now();
+    let refused = Jobs::open(Server::at(&format!("redis://{at}")).unwrap(), "a").await.unwrap_err();
+    assert!(why(&refused).starts_with(&at.to_string()), "{}", why(&refused));
+    assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
+    let watched = Watched::start().await;
+    let url = watched.url().replace("//", &format!("//{at},"));
+    Jobs::open(Server::at(&url).unwrap(), "a").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_the_sentinels_name_and_that_is_not_the_master_is_not_asked() {
+    let watched = Watched::start().await;
+    let server: String = run(&watched.replica, &["INFO", "server"]).await;
+    let port = server.lines().find_map(|line| line.strip_prefix("tcp_port:")).unwrap().trim().to_owned();
+    let (stale, _) = fake(move |asked| {
+        let found = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
+        asked.contains("GET-MASTER-ADDR-BY-NAME").then_some(found)
+    })
+    .await;
+    let refused = Jobs::open(Server::at(&format!("redis+sentinel://{stale}/crew")).unwrap(), "a").await;
+    let refused = refused.unwrap_err();
+    assert!(
+        why(&refused).contains("the server that the sentinels name is not the master"),
+        "{}",
+        why(&refused)
+    );
+    // Who may not ask a server what it is takes it for the master.
+    let () = run(&watched.master, &["ACL", "SETUSER", "w", "on", ">w", "~*", "+@all", "-role"]).await;
+    Jobs::open(Server::at(&watched.url().replace("//", "//w:w@")).unwrap(), "a").await.unwrap();
 }

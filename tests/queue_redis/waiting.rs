@@ -129,6 +129,27 @@ async fn whatever_makes_a_job_free_sooner_wakes_a_waiter_at_once() {
 }
 
 #[tokio::test]
+async fn who_begins_to_wait_while_a_stop_is_under_way_is_woken_all_the_same() {
+    let redis = Redis::start();
+    let (jobs, other) = (open(&redis, "amid").await, open(&redis, "amid").await);
+    tokio::select! {
+        () = jobs.ready() => panic!("nothing came"),
+        () = until_blocked(&redis, 1) => {}
+    }
+    signal(&redis, "-STOP");
+    let mut stops = Box::pin(jobs.stop_waiting());
+    assert!(timeout(Duration::from_millis(20), &mut stops).await.is_err());
+    let waits = tokio::spawn({
+        let jobs = jobs.clone();
+        async move { claim_next(&jobs, "one").await.lease.id.to_string() }
+    });
+    timeout(SOON, stops).await.unwrap();
+    signal(&redis, "-CONT");
+    other.enqueue(&job("a")).await.unwrap();
+    assert_eq!(timeout(SOON, waits).await.unwrap().unwrap(), "a");
+}
+
+#[tokio::test]
 async fn jobs_that_come_together_wake_as_many_waiters_one_after_the_other() {
     let redis = Redis::start();
     let mut waits = tokio::task::JoinSet::new();

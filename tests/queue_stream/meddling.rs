@@ -64,6 +64,8 @@ async fn what_somebody_else_settles_is_over_and_leaves_nothing() {
         bench.tidied().await;
         assert!(bench.claim("two", 9).await.is_empty(), "{settle}");
         assert_eq!(bench.standing().await, (0, 0, 0, 0), "{settle}");
+        let listed: (usize, Value, Value, Value) = bench.says("XPENDING jobs workers").await;
+        assert_eq!(listed.0, 0, "{settle}");
         for key in ["ids", "held", "leases", "later", "past", "notes", "dead", "reasons"] {
             assert_eq!(bench.says::<u32>(&format!("EXISTS {OWN}{key}")).await, 0, "{key} after {settle}");
         }

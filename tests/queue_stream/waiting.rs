@@ -51,7 +51,8 @@ async fn a_waiter_is_woken_when_a_delay_ends() {
         })
         .await;
         let took = began.elapsed();
-        assert!(took >= ms(delay) && took < ms(delay + 500), "{took:?} for {delay} ms");
+        // One that only looks by itself does so after 2 s.
+        assert!(took >= ms(delay) && took < ms(delay + 1_000), "{took:?} for {delay} ms");
         assert_eq!(names(&claimed), ["a"]);
     }
 }

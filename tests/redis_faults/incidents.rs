@@ -97,9 +97,9 @@ async fn i14_what_a_claim_brings_after_the_stop_goes_back_untouched() {
     let mut look = stage.redis.connection().await;
     eventually("the worker waits", async || waiting(&mut look).await == 1).await;
     // Its claim waits at the server from when the delay is over.
-    stage.jobs.enqueue(&NewJob::new("late".parse().unwrap(), json!(1)).delay(ms(300))).await.unwrap();
-    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(1_000).arg("ALL").query_async(&mut look).await.unwrap();
-    tokio::time::sleep(ms(500)).await;
+    stage.jobs.enqueue(&NewJob::new("late".parse().unwrap(), json!(1)).delay(ms(1_000))).await.unwrap();
+    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(3_000).arg("ALL").query_async(&mut look).await.unwrap();
+    tokio::time::sleep(ms(1_500)).await;
     working.handle.trigger("test");
     let report = working.run.await.unwrap();
     assert!(report.is_clean(), "{report}");

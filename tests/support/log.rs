@@ -1,20 +1,24 @@
 //! Keeps what is logged on this thread, a line for each event: its message and its fields.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 pub type Lines = Arc<Mutex<Vec<String>>>;
 
 struct Keep(Lines);
 struct Line(String);
 
+/// Beside a subscriber that is the only one, an event that another thread without any logs first is never heard of again, by anybody.
+static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+
 /// Keeps events until the guard is dropped.
 pub fn keep() -> (Lines, DefaultGuard) {
+    ANOTHER.get_or_init(|| Dispatch::new(Keep(Lines::default())));
     let lines = Lines::default();
     let guard = tracing::subscriber::set_default(Keep(Arc::clone(&lines)));
     (lines, guard)

@@ -49,7 +49,8 @@ where
     match ended {
         Done::Finished(never) => match never {},
         Done::Failed(job, End::Done) => return Some(job),
-        Done::Failed(job, End::Failed(reason)) => fail(desk, job, &reason).await,
+        // Boxed, like the other: a queue's call is larger than all else together, and every job would carry room for it.
+        Done::Failed(job, End::Failed(reason)) => Box::pin(fail(desk, job, &reason)).await,
         Done::Failed(job, End::Lost(loss)) => {
             desk.tell_lost(&job.lease, loss.as_str());
             // Late, the queue may still hold it for us: it goes back when the queue answers, and is named where it never does.
@@ -57,7 +58,8 @@ where
         }
         Done::Overran(job) => {
             let limit = Human(desk.options.task_limit.unwrap_or_default());
-            fail(desk, job, &format!("it took longer than its task_limit of {limit}")).await;
+            let reason = format!("it took longer than its task_limit of {limit}");
+            Box::pin(fail(desk, job, &reason)).await;
         }
         // The intake brings it back, and the flight ends there.
         Done::HandedBack(_) => {}

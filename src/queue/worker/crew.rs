@@ -18,7 +18,7 @@ pub(super) struct Crew<Q: Queue, H> {
     pub(super) desk: Arc<Desk<Q>>,
     pub(super) handler: H,
     line: Mutex<Line<Q::Item>>,
-    /// A job is done.
+    /// So many jobs are done as was asked for.
     pub(super) done: Notify,
 }
 
@@ -27,6 +27,8 @@ struct Line<T: Send + Sync + 'static> {
     waiting: VecDeque<Job<Leased<T>>>,
     /// Jobs that are done, and to be acked.
     done: Vec<Job<Leased<T>>>,
+    /// How many of those there must be for the loop to be told.
+    enough: usize,
     running: usize,
     /// The places of tasks that have ended.
     places: Vec<usize>,
@@ -69,6 +71,7 @@ impl<Q: Queue, H> Crew<Q, H> {
         let line = Line {
             waiting: VecDeque::new(),
             done: Vec::new(),
+            enough: usize::MAX,
             running: 0,
             places: Vec::new(),
             closed: false,
@@ -79,6 +82,17 @@ impl<Q: Queue, H> Crew<Q, H> {
     fn line(&self) -> MutexGuard<'_, Line<Q::Item>> {
         // Nothing behind it is ever half-changed.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has [`done`](Self::done) tell as soon as so many jobs are done, beyond those that were taken; which may be so already.
+    pub(super) fn tell_at(&self, enough: usize) {
+        let mut line = self.line();
+        line.enough = enough;
+        let told = line.done.len() >= enough;
+        drop(line);
+        if told {
+            self.done.notify_one();
+        }
     }
 
     /// Hands back what waits: no handler has seen it.
@@ -148,13 +162,13 @@ impl<Q: Queue, H> Place<Q, H> {
     pub(super) fn next(&mut self, done: Option<Job<Leased<Q::Item>>>) -> Option<Job<Leased<Q::Item>>> {
         let handle = &self.crew.desk.handle;
         let mut line = self.crew.line();
-        let (mut too_late, mut first) = (None, false);
+        let (mut too_late, mut enough) = (None, false);
         match done {
             // Dropped when the lock is free, it goes back as done.
             Some(job) if line.closed => too_late = Some(job),
             Some(job) => {
                 line.done.push(job);
-                first = line.done.len() == 1;
+                enough = line.done.len() == line.enough;
             }
             None => {}
         }
@@ -167,7 +181,7 @@ impl<Q: Queue, H> Place<Q, H> {
         }
         drop(line);
         drop(too_late);
-        if first {
+        if enough {
             self.crew.done.notify_one();
         }
         next

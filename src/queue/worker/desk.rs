@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Options;
+use super::claims::Claims;
 use super::flight::Flights;
 use crate::ShutdownHandle;
 use crate::backoff::Backoff;
@@ -19,10 +20,7 @@ pub(super) struct Desk<Q> {
     pub(super) options: Options,
     pub(super) handle: ShutdownHandle,
     pub(super) flights: Flights,
-    /// A claim is under way.
-    pub(super) claiming: AtomicBool,
-    /// The last claim had no answer, and may have been done all the same.
-    pub(super) unanswered: AtomicBool,
+    pub(super) claims: Claims,
     /// The queue is ending what `ready` left waiting: until that is over `ready` is not asked.
     pub(super) ending_waits: AtomicBool,
     /// The queue was told when this process will be killed: by then all leases end.
@@ -51,8 +49,7 @@ impl<Q> Desk<Q> {
             options,
             handle,
             flights: Flights::new(),
-            claiming: AtomicBool::new(false),
-            unanswered: AtomicBool::new(false),
+            claims: Claims::default(),
             ending_waits: AtomicBool::new(false),
             told_kill: AtomicBool::new(false),
             outages: Outages::new(),
@@ -61,8 +58,7 @@ impl<Q> Desk<Q> {
 
     /// Whether nothing is held. A claim that begins at this very moment is not seen; what it brings goes back untouched.
     pub(super) fn is_idle(&self) -> bool {
-        let claims = self.claiming.load(Ordering::SeqCst) || self.unanswered.load(Ordering::SeqCst);
-        !claims && self.flights.len() == 0
+        !self.claims.are_open() && self.flights.len() == 0
     }
 
     /// Keeps whether the queue answers, and tells of each change, and now and then of what goes on.
@@ -88,12 +84,19 @@ impl<Q> Desk<Q> {
 
     /// Waits before the next try; the beginning of a stop ends that at once.
     pub(super) async fn wait(&self, failures: u32) {
+        let pause = self.pause(failures);
         if self.handle.is_triggered() {
-            tokio::time::sleep(RETRY_STOPPING.scattered(failures)).await;
+            tokio::time::sleep(pause).await;
         } else {
             // Sooner or not, what follows is the next try.
-            let _ = self.handle.sleep(RETRY.scattered(failures)).await;
+            let _ = self.handle.sleep(pause).await;
         }
+    }
+
+    /// How long to wait before the next try, as things are now.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        let retry = if self.handle.is_triggered() { RETRY_STOPPING } else { RETRY };
+        retry.scattered(failures)
     }
 
     /// Calls until the queue answers; `true` when it was asked more than once, so that an answer may be about an earlier call.

@@ -43,7 +43,7 @@ pub(super) async fn run<Q: Queue>(desk: Arc<Desk<Q>>, over: CancellationToken) {
         over.cancelled().await;
         // It only tidies up: a stop over a slow line is not to be called unclean because of it.
         let left = desk.handle.deadline(Phase::Requeue).map_or(Duration::ZERO, |end| end.remaining()) / 2;
-        if desk.unanswered.load(Ordering::SeqCst) {
+        if desk.claims.unanswered().is_some() {
             // What no answer tells of would be held by nobody, until the end of its lease counts as a crash.
             mark = Mark::Stays;
             drop(timeout(left.min(LAST_WORD), a_few_times(&desk, || begin_drain(&desk))).await);
@@ -77,7 +77,7 @@ async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) ->
     }
     let mut mark = Mark::Passes;
     for failures in 0.. {
-        if desk.unanswered.load(Ordering::SeqCst) {
+        if desk.claims.unanswered().is_some() {
             mark = Mark::Stays;
         }
         if begin_drain(desk).await {
@@ -96,15 +96,13 @@ async fn tell_of_the_stop<Q: Queue>(desk: &Desk<Q>, over: &CancellationToken) ->
 /// Whether the queue has heard it.
 async fn begin_drain<Q: Queue>(desk: &Desk<Q>) -> bool {
     // Looked at before: a claim that fails while this is under way is not put back by it.
-    let unanswered = desk.unanswered.swap(false, Ordering::SeqCst);
+    let unanswered = desk.claims.unanswered();
     // Anew for each try: what is left until the kill has become less.
     let kill_in = desk.handle.kill().filter(|_| desk.handle.may_exit()).map(|kill| kill.remaining());
     let heard = desk.heard(desk.queue.begin_drain(&desk.owner, kill_in).await).is_some();
-    if heard && kill_in.is_some() {
-        desk.told_kill.store(true, Ordering::Relaxed);
-    }
-    if unanswered && !heard {
-        desk.unanswered.store(true, Ordering::SeqCst);
+    if heard {
+        desk.claims.put_back(unanswered);
+        desk.told_kill.fetch_or(kill_in.is_some(), Ordering::Relaxed);
     }
     heard
 }

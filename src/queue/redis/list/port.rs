@@ -11,7 +11,7 @@ use super::reply::{self, Misfit, Parts, Step};
 use super::{BATCH, List, scripts};
 use crate::catch::with_sources;
 use crate::queue::millis::millis;
-use crate::queue::redis::calls::Call;
+use crate::queue::redis::calls::{AT_ONCE, Call};
 use crate::queue::redis::wait;
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
@@ -141,6 +141,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> List<T> {
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> {
     type Item = T;
+
+    fn calls_at_once(&self) -> usize {
+        AT_ONCE
+    }
 
     async fn claim(&self, owner: &Owner, max: usize, lease: Duration) -> Result<Vec<Claimed<T>>, QueueError> {
         if max == 0 {

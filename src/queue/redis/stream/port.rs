@@ -11,7 +11,7 @@ use super::answer::{self, Letter, Step, verdicts};
 use super::scripts::{COUNTS, DEAD, DRAIN, EXTEND, FAIL, REQUEUE, RETRY, STEP};
 use crate::catch::with_sources;
 use crate::queue::millis::millis;
-use crate::queue::redis::calls::Call;
+use crate::queue::redis::calls::{AT_ONCE, Call};
 use crate::queue::redis::wait;
 use crate::queue::{
     Claimed, Counts, DeadLetter, HandBack, Held, JobId, Lease, Owner, Queue, QueueError, Stepped,
@@ -101,6 +101,10 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Stream<T> {
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T> {
     type Item = T;
+
+    fn calls_at_once(&self) -> usize {
+        AT_ONCE
+    }
 
     async fn claim(&self, owner: &Owner, max: usize, lease: Duration) -> Result<Vec<Claimed<T>>, QueueError> {
         if max == 0 {
