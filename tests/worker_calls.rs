@@ -257,3 +257,22 @@ async fn places_that_failed_jobs_leave_are_not_promised_to_several_claims() {
     handle.trigger("test");
     assert!(run.await.unwrap().is_clean());
 }
+
+/// Also where another call has failed meanwhile: how the queue is now is asked beside the one that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_holds_up_no_acks_after_another_one_has_failed() {
+    for stops in [false, true] {
+        let line = Line::new(4, ms(1), 40);
+        let running = start(&line, 64, 0, ms(1_000));
+        sleep(ms(500)).await;
+        line.fates.lock().unwrap().extend([Fate::Takes(ms(30_000)), Fate::Fails]);
+        sleep(ms(600)).await;
+        if stops {
+            running.handle.trigger("test");
+        }
+        sleep(ms(1_000)).await;
+        let active = line.counts().await.unwrap().active;
+        assert!(active < 20, "{active} of 40 are not acked: {:?}", line.calls());
+        drop(running.stop().await);
+    }
+}

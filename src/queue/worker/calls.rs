@@ -79,6 +79,8 @@ struct Trouble {
     until: Instant,
     /// So that the beginning of the stop ends that.
     stopping: bool,
+    /// A call is under way that began after that: one at a time tells how it is now.
+    probed: bool,
 }
 
 /// Names what could not be handed back before its time was over.
@@ -139,9 +141,11 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         if self.left_alone_until().is_some() {
             return None;
         }
-        match self.steps {
-            0 => Some(1),
-            steps if steps >= self.at_once || self.trouble.is_some() => None,
+        match (self.steps, &self.trouble) {
+            (0, _) => Some(1),
+            (steps, _) if steps >= self.at_once => None,
+            // Beside those that began before it, and may hang for much longer.
+            (_, Some(trouble)) => (!trouble.probed).then_some(1),
             _ if self.last_began.elapsed() >= LONG => Some(1),
             // Not a whole part: some of what has come with one answer may still run, and would wait for the next answer.
             _ => self.overlap().then(|| self.part().div_ceil(2)),
@@ -182,6 +186,9 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         self.claims += usize::from(max > 0);
         self.reserved += step.reserves();
         self.last_began = asked;
+        if let Some(trouble) = &mut self.trouble {
+            trouble.probed = true;
+        }
         let mut call: Call<'a, Q> = Box::pin(async move {
             let leases: Vec<Lease> = step.jobs.iter().map(|job| job.lease.clone()).collect();
             let answer = match max {
@@ -253,8 +260,8 @@ impl<'a, Q: Queue> Calls<'a, Q> {
             Some(trouble) => trouble.failures + 1,
         };
         let until = now + self.desk.pause(failures);
-        self.trouble =
-            Some(Trouble { failures, since: now, until, stopping: self.desk.handle.is_triggered() });
+        let stopping = self.desk.handle.is_triggered();
+        self.trouble = Some(Trouble { failures, since: now, until, stopping, probed: false });
     }
 }
 
