@@ -11,9 +11,19 @@ use tokio::time::Instant;
 use super::link::Link;
 use crate::queue::Owner;
 
+#[cfg(test)]
+mod tests;
+
 /// For how long after the next answer a claim may still be done: a server that stood still reads old connections and new ones in any
 /// order.
 const UNSURE: Duration = Duration::from_secs(30);
+
+/// For so long one claim in this time puts back what is lost. Were it each of them, none would be under way beside another, and a slow line
+/// would be as good as idle for half a minute after each answer that was lost.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// So many claims that were answered are told to the server together, at most by and large.
+const MANY: usize = 1000;
 
 /// How many calls of a worker may be under way at once: as many as keep a slow line filled, while a fast one is not asked for ever less.
 pub(super) const AT_ONCE: usize = 4;
@@ -46,8 +56,8 @@ struct Known {
 struct Unsure {
     /// What is lost is later than this.
     after: u64,
-    /// When the server was first heard again.
-    heard: Option<Instant>,
+    /// When the server was first heard again, and when it has last put something back.
+    heard: Option<(Instant, Instant)>,
 }
 
 /// A claim under way; without an answer when it is dropped, unless said otherwise.
@@ -84,13 +94,30 @@ impl Calls {
         Ok(Calls { known, under_way: RwLock::new(()) })
     }
 
+    /// Of a claim.
     pub(super) async fn begin<'a>(&'a self, owner: &'a Owner) -> Call<'a> {
+        self.begin_where(owner, Known::puts_back).await
+    }
+
+    /// Of a mark: no claim comes after it that would put back what is lost.
+    pub(super) async fn begin_last<'a>(&'a self, owner: &'a Owner) -> Call<'a> {
+        self.begin_where(owner, |known| known.unsure.is_some()).await
+    }
+
+    async fn begin_where<'a>(&'a self, owner: &'a Owner, puts_back: fn(&Known) -> bool) -> Call<'a> {
+        let puts_back = || self.known().owners.get(owner).is_some_and(puts_back);
         let turn = self.under_way.read().await;
-        if self.known().owners.get(owner).is_none_or(|known| known.unsure.is_none()) {
+        if !puts_back() {
             return self.start(owner, Turn::Among { _turn: turn });
         }
         drop(turn);
-        self.start(owner, Turn::Alone { _turn: self.under_way.write().await })
+        let turn = self.under_way.write().await;
+        // Another one may have done it meanwhile.
+        let turn = match puts_back() {
+            true => Turn::Alone { _turn: turn },
+            false => Turn::Among { _turn: turn.downgrade() },
+        };
+        self.start(owner, turn)
     }
 
     fn start<'a>(&'a self, owner: &'a Owner, turn: Turn<'a>) -> Call<'a> {
@@ -128,6 +155,16 @@ impl Calls {
     }
 }
 
+// === impl Known ===
+
+impl Known {
+    /// Whether the next claim is to put back what is lost.
+    fn puts_back(&self) -> bool {
+        let Some(unsure) = &self.unsure else { return false };
+        unsure.heard.is_none_or(|(_, last)| last.elapsed() >= EVERY) || self.recent.len() >= MANY
+    }
+}
+
 // === impl Call ===
 
 impl Call<'_> {
@@ -158,7 +195,10 @@ impl Call<'_> {
             unsure.after = unsure.after.max(now);
             let after = unsure.after;
             known.recent.retain(|epoch| *epoch > after);
-            if unsure.heard.get_or_insert_with(Instant::now).elapsed() > UNSURE {
+            let now = Instant::now();
+            let first = unsure.heard.map_or(now, |(first, _)| first);
+            unsure.heard = Some((first, now));
+            if now - first > UNSURE {
                 known.unsure = None;
             }
         }
@@ -185,152 +225,5 @@ impl Drop for Call<'_> {
             Some(oldest) => known.recent.retain(|epoch| *epoch > oldest),
             None => known.recent.clear(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FLOOR: u64 = 100;
-
-    fn calls() -> Calls {
-        let known = Mutex::new(Table { floor: FLOOR, owners: HashMap::new() });
-        Calls { known, under_way: RwLock::new(()) }
-    }
-
-    fn owner() -> Owner {
-        "one".parse().unwrap()
-    }
-
-    /// What the next claim puts back: later than the first, and none of the others.
-    async fn lost(calls: &Calls) -> Option<(u64, Vec<u64>)> {
-        let owner = owner();
-        let mut call = calls.begin(&owner).await;
-        let lost = call.lost.as_ref().map(|lost| (lost.after, lost.known.clone()));
-        // As if it had never begun.
-        let kept =
-            calls.known().owners.get_mut(&owner).map(|known| (known.unsure.take(), known.recent.clone()));
-        call.answered = true;
-        drop(call);
-        if let Some(known) = calls.known().owners.get_mut(&owner) {
-            (known.unsure, known.recent) = kept.unwrap();
-        }
-        lost
-    }
-
-    #[tokio::test]
-    async fn what_an_owner_claimed_that_is_new_here_is_lost_from_the_beginning_on() {
-        let calls = calls();
-        drop(calls.begin(&owner()).await);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![])));
-    }
-
-    #[tokio::test]
-    async fn nothing_is_kept_of_claims_that_were_answered() {
-        let (calls, owner) = (calls(), owner());
-        for epoch in 101..110 {
-            calls.begin(&owner).await.answered(epoch, epoch);
-        }
-        calls.begin(&owner).await.answered(0, 110);
-        let known = |calls: &Calls| {
-            let all = calls.known();
-            all.owners.get(&owner).map(|known| (known.last, known.under_way.len(), known.recent.len()))
-        };
-        assert_eq!(known(&calls), Some((109, 0, 0)));
-        assert_eq!(lost(&calls).await, None);
-        calls.forget(&owner);
-        assert_eq!(known(&calls), None);
-        // It may have kept what it holds.
-        drop(calls.begin(&owner).await);
-        assert_eq!(lost(&calls).await, Some((109, vec![])));
-    }
-
-    #[tokio::test]
-    async fn what_was_answered_since_a_lost_claim_began_is_not_lost_with_it() {
-        let (calls, owner) = (calls(), owner());
-        calls.begin(&owner).await.answered(101, 101);
-        let hangs = calls.begin(&owner).await;
-        calls.begin(&owner).await.answered(102, 102);
-        calls.begin(&owner).await.answered(103, 103);
-        drop(hangs);
-        assert_eq!(lost(&calls).await, Some((101, vec![102, 103])));
-    }
-
-    #[tokio::test]
-    async fn of_several_lost_claims_the_earliest_counts() {
-        for first_ends_first in [true, false] {
-            let (calls, owner) = (calls(), owner());
-            let first = calls.begin(&owner).await;
-            calls.begin(&owner).await.answered(101, 101);
-            let second = calls.begin(&owner).await;
-            let (one, other) = if first_ends_first { (first, second) } else { (second, first) };
-            drop(one);
-            drop(other);
-            assert_eq!(lost(&calls).await, Some((FLOOR, vec![101])));
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_lost_stays_so_until_a_claim_that_puts_it_back_is_answered() {
-        let (calls, owner) = (calls(), owner());
-        let (hangs, other) = (calls.begin(&owner).await, calls.begin(&owner).await);
-        drop(hangs);
-        // Begun before that, it has put nothing back.
-        other.answered(101, 200);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![101])));
-        calls.forget(&owner);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![101])), "its end is no answer");
-        drop(calls.begin(&owner).await);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![101])));
-        calls.begin(&owner).await.answered(102, 102);
-        assert_eq!(lost(&calls).await.unwrap().0, 102);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_late_claim_is_put_back_for_half_a_minute_after_the_server_was_heard_again() {
-        let (calls, owner) = (calls(), owner());
-        drop(calls.begin(&owner).await);
-        for epoch in 101..104 {
-            tokio::time::advance(UNSURE / 3).await;
-            calls.begin(&owner).await.answered(epoch, epoch);
-            // Those that were answered before it are older than what it has put back.
-            assert_eq!(lost(&calls).await, Some((epoch, vec![])));
-        }
-        tokio::time::advance(UNSURE / 2).await;
-        calls.begin(&owner).await.answered(104, 104);
-        assert_eq!(lost(&calls).await, None);
-        assert!(calls.known().owners[&owner].recent.is_empty());
-    }
-
-    #[tokio::test]
-    async fn an_owner_with_a_claim_under_way_is_not_forgotten() {
-        let (calls, owner) = (calls(), owner());
-        let hangs = calls.begin(&owner).await;
-        calls.forget(&owner);
-        drop(hangs);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![])));
-    }
-
-    #[tokio::test]
-    async fn of_claims_that_overlap_only_the_one_without_an_answer_is_lost() {
-        let (calls, owner) = (calls(), owner());
-        let (first, second) = (calls.begin(&owner).await, calls.begin(&owner).await);
-        second.answered(102, 0);
-        drop(first);
-        assert_eq!(lost(&calls).await, Some((FLOOR, vec![102])));
-    }
-
-    #[tokio::test]
-    async fn what_is_known_of_claims_does_not_grow_where_there_is_always_one_under_way() {
-        let (calls, owner) = (calls(), owner());
-        let mut under_way = calls.begin(&owner).await;
-        for epoch in 101..1101 {
-            let next = calls.begin(&owner).await;
-            std::mem::replace(&mut under_way, next).answered(epoch, 0);
-        }
-        assert!(calls.known().owners[&owner].recent.len() <= 2);
-        drop(under_way);
-        assert_eq!(lost(&calls).await, Some((1099, vec![1100])));
     }
 }

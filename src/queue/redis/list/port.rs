@@ -200,7 +200,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for List<T> 
     }
 
     async fn begin_drain(&self, owner: &Owner, kill_in: Option<Duration>) -> Result<(), QueueError> {
-        let under_way = self.shared.calls.begin(owner).await;
+        let under_way = self.shared.calls.begin_last(owner).await;
         let marked = self.shared.run(&scripts::BEGIN_DRAIN, |call| {
             call.arg(owner.as_str());
             match kill_in {

@@ -173,7 +173,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Queue for Stream<T
     }
 
     async fn begin_drain(&self, owner: &Owner, kill_in: Option<Duration>) -> Result<(), QueueError> {
-        let under_way = self.place.calls.begin(owner).await;
+        let under_way = self.place.calls.begin_last(owner).await;
         let mut call = self.place.call(&DRAIN);
         call.arg(owner.as_str()).arg("begin");
         match kill_in {
