@@ -18,8 +18,8 @@ mod tests;
 /// order.
 const UNSURE: Duration = Duration::from_secs(30);
 
-/// For so long one claim in this time puts back what is lost. Were it each of them, none would be under way beside another, and a slow line
-/// would be as good as idle for half a minute after each answer that was lost.
+/// While that is so, one claim in this time puts back what is lost, the first at once. Were it each of them, none would be under way beside
+/// another, and a slow line would be as good as idle for half a minute after each answer that was lost.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// So many claims that were answered are told to the server together, at most by and large.
