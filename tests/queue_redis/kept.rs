@@ -11,11 +11,23 @@ async fn a_job_that_is_named_twice_in_one_call_is_settled_once() {
     let twice = |n: usize| [held[n].clone(), held[n].clone()];
     assert_eq!(jobs.extend(&twice(0), LEASE).await.unwrap(), [Held::Yours; 2]);
     let _ = jobs.ack(&twice(0)).await.unwrap();
-    let _ = jobs.requeue(&twice(1).map(HandBack::interrupted)).await.unwrap();
+    let back = jobs.requeue(&twice(1).map(HandBack::interrupted)).await.unwrap();
+    assert_eq!(back, [Held::Yours, Held::Already]);
     let stepped = jobs.step(&twice(2), &owner("one"), 9, LEASE).await.unwrap();
     assert_eq!((names(&stepped.claimed), stepped.claimed[0].interruptions), (vec!["job 00001"], 1));
     let counts = jobs.counts().await.unwrap();
-    assert_eq!((counts.pending, counts.active), (0, 2));
+    assert_eq!((counts.pending, counts.active, counts.interruptions), (0, 2, 1));
+}
+
+#[tokio::test]
+async fn a_lease_made_shorter_for_a_job_that_is_named_twice_is_not_for_another_of_its_claim() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "twice").await;
+    jobs.enqueue_all(&numbered(0..2)).await.unwrap();
+    let held = leases(&claim(&jobs, "one", 2).await);
+    let twice = [held[0].clone(), held[0].clone()];
+    assert_eq!(jobs.extend(&twice, Duration::ZERO).await.unwrap(), [Held::Yours; 2]);
+    assert!(claim(&jobs, "two", 2).await.is_empty());
 }
 
 #[tokio::test]
