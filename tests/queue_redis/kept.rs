@@ -196,6 +196,35 @@ async fn epochs_grow_also_where_the_clock_of_the_server_was_set_back() {
 }
 
 #[tokio::test]
+async fn what_somebody_writes_for_the_last_epoch_is_none_unless_it_can_be_counted_on() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "written").await;
+    jobs.enqueue_all(&numbered(0..30)).await.unwrap();
+    for written in ["", "no", "inf", "nan", "-1", "1e300", "9007199254740993", "99999999999999999999"] {
+        let () = run(&redis, &["SET", "{written}:epoch", written]).await;
+        for max in [1, 2] {
+            let held = leases(&claim(&jobs, "one", max).await);
+            assert_eq!(jobs.ack(&held).await.unwrap(), vec![Held::Yours; max], "{written}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn jobs_stand_in_their_order_and_in_one_place_also_where_the_last_number_was_lost() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "numbers").await;
+    jobs.enqueue_all(&numbered(0..3)).await.unwrap();
+    claim(&jobs, "one", 1).await;
+    let _: u64 = run(&redis, &["DEL", "{numbers}:state", "{numbers}:leases"]).await;
+    jobs.enqueue_all(&numbered(3..5)).await.unwrap();
+    assert_eq!(jobs.find(&id("job 00004")).await.unwrap().unwrap().state, JobState::Pending);
+    // It looks for what is in no place.
+    jobs.ready().await;
+    let claimed = claim(&jobs, "two", 9).await;
+    assert_eq!(names(&claimed), ["job 00000", "job 00001", "job 00002", "job 00003", "job 00004"]);
+}
+
+#[tokio::test]
 async fn what_is_written_after_all_was_lost_is_a_queue_that_others_can_open() {
     let redis = Redis::start();
     let jobs = open(&redis, "lost").await;
