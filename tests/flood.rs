@@ -61,15 +61,25 @@ async fn ten_thousand_tasks_a_thousand_hooks_and_ten_thousand_waiters_stop_withi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_jobs_are_handed_back_one_by_one_within_the_reserve() {
-    flood(false).await;
+    flood(false, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_jobs_are_handed_back_in_batches_within_the_reserve() {
-    flood(true).await;
+    flood(true, 1).await;
 }
 
-async fn flood(batch: bool) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_jobs_of_a_thousand_kinds_are_handed_back_one_by_one_within_the_reserve() {
+    flood(false, 1000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_jobs_of_a_thousand_kinds_are_handed_back_in_batches_within_the_reserve() {
+    flood(true, 1000).await;
+}
+
+async fn flood(batch: bool, kinds: u32) {
     let mut shutdown = coordinator();
     let back = Arc::new(Mutex::new(Vec::new()));
     let gate = shutdown.gate("jobs");
@@ -88,6 +98,7 @@ async fn flood(batch: bool) {
             })
         }
     };
+    let jobs = jobs.apart(move |number: &u32| (number % kinds) as usize);
     for number in 0..100_000_u32 {
         let job = jobs.admit(number).unwrap();
         tokio::spawn(job.run(async |_, _| std::future::pending::<Result<(), BoxError>>().await));

@@ -349,6 +349,28 @@ async fn no_phase_ends_after_its_deadline_and_none_waits_when_there_is_nothing_t
     assert_eq!(shutdown.run().await.took(), Duration::ZERO);
 }
 
+/// The steps in which it is looked whether more has ended are cut to what is left, too.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_within_the_smallest_grace_though_jobs_do_not_end() {
+    for grace in [100, 150, 500] {
+        let mut shutdown = coordinator(grace * MS);
+        let jobs = shutdown
+            .gate("jobs")
+            .requeue_with((), async |(), _: Unfinished<usize>| Ok::<_, BoxError>(()))
+            .still_running((), async |(), _| Ok::<_, BoxError>(()));
+        // Held by nobody that would end them.
+        let held: Vec<_> = (0..10).map(|number| jobs.admit(number).unwrap()).collect();
+        // It never begins, so that it does not end either.
+        shutdown.spawn("late", std::future::pending::<()>());
+        shutdown.handle().trigger("test");
+        let report = shutdown.run().await;
+        assert!(report.took() < grace * MS, "{report}");
+        let gate = report.gate("jobs").unwrap();
+        assert_eq!((gate.still_running, gate.lost), (10, 0), "{report}");
+        drop(held);
+    }
+}
+
 /// Invariant 7. In each phase, after hooks that panic, fail and hang, one that needs a fifth of the time gets it: where
 /// they come one after another by rank, and where `after` makes it so.
 #[tokio::test(start_paused = true)]

@@ -594,6 +594,22 @@ async fn a_done_job_that_is_acked_at_the_last_moment_is_not_said_to_be_still_run
     }
 }
 
+/// That is an answer, however late: the job is not said to be waiting for one, nor is it waited for.
+#[tokio::test(start_paused = true)]
+async fn a_failed_job_that_is_called_lost_at_the_last_moment_holds_up_nothing_and_is_not_named() {
+    for answers_after in [7_000, 8_300, 8_800] {
+        let (jobs, does) = (Probe::with([1]), Does::new(Act::Fail));
+        jobs.settling_says_lost.store(true, Ordering::SeqCst);
+        *jobs.ack_takes.lock().unwrap() = ms(answers_after);
+        let work = queue::work("jobs", jobs.clone(), does.clone());
+        let report = start(coordinator(ms(10_000)), work).stop_after(ms(50)).await;
+        assert!(report.took() < ms(answers_after), "{report}");
+        let gate = report.gate("jobs").unwrap();
+        assert!(report.is_clean() && gate.adds_up() && report.advice().is_empty(), "{report}");
+        assert_eq!((gate.lost, gate.still_running), (0, 0), "{report}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_done_job_whose_ack_never_comes_through_is_named() {
     let (jobs, does) = (Probe::with([1]), Does::new(Act::Sleep(ms(100))));

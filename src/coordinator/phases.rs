@@ -276,6 +276,7 @@ async fn hand_back(
     let now = Instant::now();
     let time_left = control.deadline(Phase::Requeue).unwrap_or(now).saturating_duration_since(now);
     let (window, latest) = (now + control.plan.cancel_window(time_left), now + time_left / 2);
+    let last_step = || control.passed(Phase::Close, Some(Instant::now() + LAST_STEP));
     let gates = control.gates();
     let returns: Vec<_> = gates.iter().flat_map(|gate| gate.seat().returns()).collect();
     let gone = async {
@@ -316,7 +317,7 @@ async fn hand_back(
     if !all_gone && overdue.iter().any(|unit| !unit.is_done()) {
         // Only now, so that a task whose job was cut may end by itself.
         overdue.iter().for_each(|unit| unit.give_up());
-        all_gone = tokio::time::timeout(LAST_STEP, &mut gone).await.is_ok();
+        all_gone = tokio::select! { biased; () = &mut gone => true, () = last_step() => false };
     }
     let taken = async {
         let stuck: Vec<_> = returns.iter().map(|returns| Arc::clone(returns).still_running()).collect();
@@ -334,7 +335,7 @@ async fn hand_back(
         returns.iter().for_each(|returns| returns.give_up());
         later.iter().for_each(|unit| unit.give_up());
         // Polled on: it holds the *still running* callbacks too, which name what they did not take over.
-        let _ = tokio::time::timeout(LAST_STEP, taken).await;
+        tokio::select! { biased; () = taken => {}, () = last_step() => {} }
     }
     // What went after the window, but before the phase's end, is not overdue.
     (all_gone || futures_util::poll!(&mut gone).is_ready()) && in_time
@@ -349,8 +350,10 @@ async fn while_it_ends(
     excused: impl Fn() -> bool,
 ) {
     let (mut left, mut until) = (in_flight(gates), Instant::now() + standstill);
-    while Instant::now() < until.min(latest).min(control.deadline(Phase::Requeue).unwrap_or(latest)) {
-        tokio::time::sleep(LAST_STEP).await;
+    let end = |until: Instant| until.min(latest).min(control.deadline(Phase::Requeue).unwrap_or(latest));
+    while Instant::now() < end(until) {
+        // Not beyond the end: of a small budget a step is much.
+        tokio::time::sleep_until(end(until).min(Instant::now() + LAST_STEP)).await;
         let now_left = in_flight(gates);
         if now_left < left || excused() {
             until = Instant::now() + standstill;

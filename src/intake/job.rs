@@ -87,7 +87,7 @@ impl<T: Send + Sync + 'static> Job<T> {
         self.held().guard.is_cancelled()
     }
 
-    fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.held().item.ending.is_live()
     }
 

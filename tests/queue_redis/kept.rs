@@ -11,11 +11,23 @@ async fn a_job_that_is_named_twice_in_one_call_is_settled_once() {
     let twice = |n: usize| [held[n].clone(), held[n].clone()];
     assert_eq!(jobs.extend(&twice(0), LEASE).await.unwrap(), [Held::Yours; 2]);
     let _ = jobs.ack(&twice(0)).await.unwrap();
-    let _ = jobs.requeue(&twice(1).map(HandBack::interrupted)).await.unwrap();
+    let back = jobs.requeue(&twice(1).map(HandBack::interrupted)).await.unwrap();
+    assert_eq!(back, [Held::Yours, Held::Already]);
     let stepped = jobs.step(&twice(2), &owner("one"), 9, LEASE).await.unwrap();
     assert_eq!((names(&stepped.claimed), stepped.claimed[0].interruptions), (vec!["job 00001"], 1));
     let counts = jobs.counts().await.unwrap();
-    assert_eq!((counts.pending, counts.active), (0, 2));
+    assert_eq!((counts.pending, counts.active, counts.interruptions), (0, 2, 1));
+}
+
+#[tokio::test]
+async fn a_lease_made_shorter_for_a_job_that_is_named_twice_is_not_for_another_of_its_claim() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "twice").await;
+    jobs.enqueue_all(&numbered(0..2)).await.unwrap();
+    let held = leases(&claim(&jobs, "one", 2).await);
+    let twice = [held[0].clone(), held[0].clone()];
+    assert_eq!(jobs.extend(&twice, Duration::ZERO).await.unwrap(), [Held::Yours; 2]);
+    assert!(claim(&jobs, "two", 2).await.is_empty());
 }
 
 #[tokio::test]
@@ -181,6 +193,35 @@ async fn epochs_grow_also_where_the_clock_of_the_server_was_set_back() {
     for later in 1..3 {
         assert_eq!(claim(&jobs, "one", 1).await[0].lease.epoch, ahead + later);
     }
+}
+
+#[tokio::test]
+async fn what_somebody_writes_for_the_last_epoch_is_none_unless_it_can_be_counted_on() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "written").await;
+    jobs.enqueue_all(&numbered(0..30)).await.unwrap();
+    for written in ["", "no", "inf", "nan", "-1", "1e300", "9007199254740993", "99999999999999999999"] {
+        let () = run(&redis, &["SET", "{written}:epoch", written]).await;
+        for max in [1, 2] {
+            let held = leases(&claim(&jobs, "one", max).await);
+            assert_eq!(jobs.ack(&held).await.unwrap(), vec![Held::Yours; max], "{written}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn jobs_stand_in_their_order_and_in_one_place_also_where_the_last_number_was_lost() {
+    let redis = Redis::start();
+    let jobs = open(&redis, "numbers").await;
+    jobs.enqueue_all(&numbered(0..3)).await.unwrap();
+    claim(&jobs, "one", 1).await;
+    let _: u64 = run(&redis, &["DEL", "{numbers}:state", "{numbers}:leases"]).await;
+    jobs.enqueue_all(&numbered(3..5)).await.unwrap();
+    assert_eq!(jobs.find(&id("job 00004")).await.unwrap().unwrap().state, JobState::Pending);
+    // It looks for what is in no place.
+    jobs.ready().await;
+    let claimed = claim(&jobs, "two", 9).await;
+    assert_eq!(names(&claimed), ["job 00000", "job 00001", "job 00002", "job 00003", "job 00004"]);
 }
 
 #[tokio::test]

@@ -208,6 +208,10 @@ impl Queue for Probe {
 
     async fn nack(&self, lease: &Lease, delay: Duration, reason: &str) -> Result<Held, QueueError> {
         self.called(format_args!("nack {} {reason}", lease.id))?;
+        let takes = *self.ack_takes.lock().unwrap();
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
         if self.settling_says_lost.load(Ordering::SeqCst) {
             return Ok(Held::Lost);
         }

@@ -1,6 +1,6 @@
 //! Brings back what was not finished: in order, side by side, again and again until it worked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,22 @@ const NO_RUNTIME: &str = "there was no runtime left to hand it back on";
 /// The one that brings items back; there is at most one for an intake, and none when nothing is owed.
 pub(super) struct Collector<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
-    /// By kind, and by number: what came later may have been let in earlier, and goes back before what waits already.
-    waiting: BTreeMap<usize, BTreeMap<u64, Owed<T>>>,
+    /// How many calls may be under way, of each kind.
+    at_once: usize,
+    /// Those of which something waits or is under way.
+    kinds: BTreeMap<usize, Kind<T>>,
+    /// Those of which a call may begin: there may be many that may not, and none of these is looked at.
+    open: BTreeSet<usize>,
     /// It has come to its end: what is owed from here on is another one's.
     ended: bool,
+}
+
+/// What is owed of one kind.
+struct Kind<T: Send + Sync + 'static> {
+    /// By number: what came later may have been let in earlier, and goes back before what waits already.
+    waiting: BTreeMap<u64, Owed<T>>,
+    /// How many calls are.
+    under_way: usize,
 }
 
 /// Items that are being handed back: dropped before that worked, they are lost by name.
@@ -70,47 +82,41 @@ impl<T: Send + Sync + 'static> Drop for Load<T> {
 
 impl<T: Send + Sync + 'static> Collector<T> {
     pub(super) fn new(core: Arc<Core<T>>) -> Self {
-        Collector { core, waiting: BTreeMap::new(), ended: false }
+        let at_once = match core.width {
+            Width::Single(calls) => core.options().calls.unwrap_or(calls),
+            Width::Batch => 1,
+        };
+        Collector { core, at_once, kinds: BTreeMap::new(), open: BTreeSet::new(), ended: false }
     }
 
     pub(super) async fn run(mut self) {
         let core = &Arc::clone(&self.core);
-        let at_once = match core.width {
-            Width::Single(calls) => core.options().calls.unwrap_or(calls),
-            // Of each kind.
-            Width::Batch => 1,
-        };
-        // The kinds of what is under way.
-        let mut busy: Vec<usize> = Vec::new();
         let mut calls = FuturesUnordered::new();
         loop {
-            if calls.is_empty() && self.waiting.is_empty() {
+            if self.kinds.is_empty() {
                 core.stragglers().await;
             }
             self.take_owed();
-            if calls.is_empty() && self.waiting.is_empty() && self.is_done() {
+            if self.kinds.is_empty() && self.is_done() {
                 return;
             }
-            while let Some((kind, owed)) = self.next_load(&busy, at_once) {
-                busy.push(kind);
+            while let Some((kind, owed)) = self.next_load() {
                 // Made here, so that the items are somebody's also when this is dropped before its first poll.
                 let load = Load { core: Arc::clone(core), owed, why: None };
                 calls.push(load.bring_back().map(move |()| kind));
             }
             tokio::select! {
                 biased;
-                Some(kind) = calls.next() => {
-                    if let Some(place) = busy.iter().position(|busy| *busy == kind) {
-                        busy.swap_remove(place);
-                    }
-                }
+                Some(kind) = calls.next() => self.has_ended(kind),
                 () = core.arrived.notified() => {}
                 () = core.give_up.fired() => {
                     self.take_owed();
-                    for owed in std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values) {
+                    for owed in self.take_waiting() {
                         core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_TURN));
                     }
-                    while calls.next().await.is_some() {}
+                    while let Some(kind) = calls.next().await {
+                        self.has_ended(kind);
+                    }
                     if self.is_done() {
                         return;
                     }
@@ -122,18 +128,24 @@ impl<T: Send + Sync + 'static> Collector<T> {
     /// What is owed waits from here on, with what is of its kind.
     fn take_owed(&mut self) {
         let owed = std::mem::take(&mut self.core.book().owed);
-        let kind = self.core.options().kind.clone();
+        let kind_of = self.core.options().kind.clone();
         for owed in owed {
-            let kind = kind.as_ref().and_then(|kind| quietly(|| kind(owed.item.value()))).unwrap_or_default();
-            self.waiting.entry(kind).or_default().insert(owed.item.number, owed);
+            let number =
+                kind_of.as_ref().and_then(|kind| quietly(|| kind(owed.item.value()))).unwrap_or_default();
+            let fresh = || Kind { waiting: BTreeMap::new(), under_way: 0 };
+            let kind = self.kinds.entry(number).or_insert_with(fresh);
+            kind.waiting.insert(owed.item.number, owed);
+            if kind.under_way < self.at_once {
+                self.open.insert(number);
+            }
         }
     }
 
     /// What is to go back next, and of which kind that is.
-    fn next_load(&mut self, busy: &[usize], at_once: usize) -> Option<(usize, Vec<Owed<T>>)> {
-        let free = |kind: &&usize| busy.iter().filter(|busy| busy == kind).count() < at_once;
-        let kind = *self.waiting.keys().find(free)?;
-        let waiting = self.waiting.get_mut(&kind)?;
+    fn next_load(&mut self) -> Option<(usize, Vec<Owed<T>>)> {
+        let number = *self.open.first()?;
+        let kind = self.kinds.get_mut(&number)?;
+        let waiting = &mut kind.waiting;
         let load = match self.core.width {
             // The newest first: pushed to the front one by one, they stand in their old order.
             Width::Single(_) => waiting.pop_last().into_iter().map(|(_, owed)| owed).collect(),
@@ -141,10 +153,31 @@ impl<T: Send + Sync + 'static> Collector<T> {
                 std::iter::from_fn(|| waiting.pop_first()).take(BATCH).map(|(_, owed)| owed).collect()
             }
         };
-        if waiting.is_empty() {
-            self.waiting.remove(&kind);
+        kind.under_way += 1;
+        if kind.waiting.is_empty() || kind.under_way == self.at_once {
+            self.open.remove(&number);
         }
-        Some((kind, load))
+        Some((number, load))
+    }
+
+    /// A call of that kind is over.
+    fn has_ended(&mut self, number: usize) {
+        let Some(kind) = self.kinds.get_mut(&number) else { return };
+        kind.under_way -= 1;
+        if !kind.waiting.is_empty() {
+            self.open.insert(number);
+        } else if kind.under_way == 0 {
+            self.kinds.remove(&number);
+        }
+    }
+
+    /// All that waits, of any kind.
+    fn take_waiting(&mut self) -> Vec<Owed<T>> {
+        self.open.clear();
+        let taken = self.kinds.values_mut().flat_map(|kind| std::mem::take(&mut kind.waiting).into_values());
+        let taken = taken.collect();
+        self.kinds.retain(|_, kind| kind.under_way > 0);
+        taken
     }
 
     /// Ends the collector where nothing is owed; under the lock, so that whoever owes next starts another.
@@ -163,15 +196,14 @@ impl<T: Send + Sync + 'static> Drop for Collector<T> {
         if self.ended {
             return;
         }
+        let waiting = self.take_waiting();
         let core = &self.core;
         let left = {
             let mut book = core.book();
             book.collecting = false;
             std::mem::take(&mut book.owed)
         };
-        for owed in
-            std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values).chain(left)
-        {
+        for owed in waiting.into_iter().chain(left) {
             core.lose(&owed.item, Some((owed.key, owed.guard)), &GivenUp::Late(NO_RUNTIME));
         }
     }

@@ -109,9 +109,11 @@ async fn fail<Q: Queue>(desk: &Desk<Q>, job: Job<Leased<Q::Item>>, reason: &str)
     // Repeated, it is lost also where the call before had been done and only its answer was lost.
     if !held.is_yours() && !repeated {
         desk.tell_lost(lease, "when it had failed");
-        // Nothing came of this attempt: it is another one's job.
+        // Nothing came of this attempt: it is another one's job. Given up by the stop it is not to go back any more, only to be over.
         job.flight().lose(Loss::Told);
-        return job.hand_back();
+        if job.is_live() {
+            return job.hand_back();
+        }
     }
     finish(desk, job);
 }

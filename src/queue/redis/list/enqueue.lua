@@ -1,7 +1,12 @@
 -- ARGV: 'once' or '', then for each job: id, priority, delay, JSON. Says for each whether it is new.
 local once, now = ARGV[1] == 'once', millis()
 local last = tonumber(call('HGET', p .. 'state', 'seq') or '0') or 0
-if last == 0 then name_layout() end
+if last == 0 then
+  name_layout()
+  -- Where a hand has taken the number away: what is listed is in the order of the numbers.
+  local tail = call('LINDEX', p .. 'pending', -1)
+  last = tonumber(string.match(tail and call('HGET', jobs, tail) or '', '^(%d+) ')) or 0
+end
 local seq, added, listed, told = last, {}, {}, false
 if once then
   -- More than one call can add, so that they do not pile up, and not all at once: after a pause there may be a million of them.

@@ -15,10 +15,11 @@ while ARGV[at] do
   local token, n = ARGV[at], tonumber(ARGV[at + 1])
   local i, j = at + 2, at + 1 + n
   local are, claim = holds(token, i, j)
-  local mine = 0
+  local mine, seen = 0, {}
   for k, is in ipairs(are) do
-    mine = mine + is
-    held[#held + 1] = is == 1 and YOURS or verdict(token, ARGV[i + k - 1], false)
+    local id = ARGV[i + k - 1]
+    if is == 1 and not seen[id] then mine, seen[id] = mine + 1, true end
+    held[#held + 1] = is == 1 and YOURS or verdict(token, id, false)
   end
   if mine > 0 then
     local was = tonumber(call('ZSCORE', leases, claim) or '') or 0

@@ -4,13 +4,15 @@ while ARGV[at] do
   local token, n = ARGV[at], tonumber(ARGV[at + 1])
   local i, j = at + 2, at + 1 + n
   local were = release(token, i, j)
-  local metas = call('HMGET', meta, unpack(ARGV, i, j))
+  local seen, metas = {}, call('HMGET', meta, unpack(ARGV, i, j))
   for k = 1, n do
     local id = ARGV[i + k - 1]
     if were and were[k] == 0 then
       held[#held + 1] = verdict(token, id, true)
+    elseif seen[id] then
+      held[#held + 1] = ALREADY
     else
-      held[#held + 1] = YOURS
+      held[#held + 1], seen[id] = YOURS, true
       local begun, said = tonumber(ARGV[j + k]), ARGV[j + n + k]
       local a, i, c, _, checkpoint = read(metas[k])
       if said ~= '' then checkpoint = said end

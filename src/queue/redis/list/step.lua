@@ -109,7 +109,10 @@ if #ids > 0 then
   -- Larger than any before, also where a failover has forgotten the last ones.
   local last = call('SET', p .. 'epoch', epoch, 'GET')
   if last and (#last ~= #epoch or last >= epoch) then
-    epoch = string.format('%.0f', math.max((tonumber(last) or 0) + 1, epoch))
+    local number = tonumber(last) or 0
+    -- What cannot be counted on from there was no epoch.
+    if not (number < 9e15) then number = 0 end
+    epoch = string.format('%.0f', math.max(number + 1, epoch))
     call('SET', p .. 'epoch', epoch)
   end
   local claim, till = epoch .. ':' .. ARGV[1], string.format('%d', now + ARGV[3])
