@@ -249,7 +249,25 @@ impl<T: Send + Sync + 'static> Intake<T> {
 
     /// Sorts items by a number into batches of their own, each with its calls: what fails for one of them holds up no other.
     ///
-    /// For [`Gate::requeue_batch_with`], where items go back to more than one place. Without it all are of one kind.
+    /// For [`Gate::requeue_batch_with`], where items go back to more than one place: of each number one call runs at a time, or with a callback
+    /// for one item as many as [`Intake::concurrency`] says. Without it all are of one kind. An item over which `kind` panics is of kind 0.
+    ///
+    /// ```
+    /// # use winddown::{Gate, Unfinished};
+    /// # fn example(gate: Gate) {
+    /// struct Order {
+    ///     server: usize,
+    /// }
+    ///
+    /// let orders = gate
+    ///     .requeue_batch_with((), async |(), orders: Vec<Unfinished<Order>>| {
+    ///         let all_of = orders.first().map(|order| order.server);
+    ///         println!("{} go back to {all_of:?}", orders.len());
+    ///         Ok::<(), std::io::Error>(())
+    ///     })
+    ///     .apart(|order| order.server);
+    /// # }
+    /// ```
     pub fn apart(self, kind: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
         self.core.options().kind = Some(Arc::new(kind));
         self

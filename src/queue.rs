@@ -215,21 +215,42 @@ pub trait Queue: Send + Sync + 'static {
     ///
     /// A call about leases of several of them fails as a whole. So a [worker](work) renews and hands back what is of each apart, side by
     /// side: an outage of one takes nothing from the others.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use winddown::queue::{NewJob, Owner, Queue, Strict, memory::Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let jobs = Strict::new([Memory::new(), Memory::new()]);
+    /// jobs.queues()[1].enqueue(NewJob::new("mail-1".parse()?, "news"));
+    ///
+    /// let claimed = jobs.claim(&Owner::unique("web"), 1, Duration::from_secs(30)).await?;
+    /// assert_eq!(jobs.members(), 2);
+    /// assert_eq!(jobs.member(&claimed[0].lease), 1);
+    /// # Ok(()) }
+    /// ```
     fn members(&self) -> usize {
         1
     }
 
-    /// The number of the queue that a lease is from, of these; counted from 0.
+    /// The number of the queue that a lease is from, of these: from 0 on, and below [`members`](Queue::members). The same each time for a
+    /// lease, also for one that is from none of them.
     fn member(&self, _lease: &Lease) -> usize {
         0
     }
 
     /// How many calls of one worker, each an [`ack`](Queue::ack), a [`claim`](Queue::claim) or a [`step`](Queue::step), may be under way at
-    /// once, where one alone takes long; 1 unless said otherwise.
+    /// once, where one alone takes long; 1 unless said otherwise. Renewals, failures and hand-backs go on beside these.
     ///
     /// More than one is for a queue whose calls go on beside each other, such as a server at the end of a slow line. Where they wait for
     /// each other, as for a lock or the one connection that there is, they would only become more, and smaller. Nothing else can
     /// tell the two apart: both are slow.
+    ///
+    /// ```
+    /// use winddown::queue::{Queue, memory::Memory};
+    ///
+    /// // A second call would only wait for the first.
+    /// assert_eq!(Memory::<String>::new().calls_at_once(), 1);
+    /// ```
     fn calls_at_once(&self) -> usize {
         1
     }

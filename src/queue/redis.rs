@@ -116,7 +116,7 @@ const NAME_MAX: usize = 64;
 /// One connection carries all calls, and each queue that waits has one more for that. They are opened when something is asked, with
 /// 5 s for a call, and dropped when they fail; the next call opens a new one and looks anew for where the server is.
 ///
-/// What waits is told of jobs by the server. When the next lease or delay ends it asks by itself, every 2 to 3 s, with another wait each
+/// What waits is told of jobs by the server. It asks by itself when the next lease or delay ends, and every 2 to 3 s, with another wait each
 /// time, so that processes which were started together do not ask together: an idle one makes no more than one request a second.
 #[derive(Debug, Clone)]
 pub struct Server(Arc<Link>);

@@ -115,9 +115,6 @@ impl<Q: Queue> Strict<Q> {
     /// Gives back what a call has claimed that could not be done as a whole.
     async fn give_back(&self, claimed: Vec<Claimed<Q::Item>>) {
         let back: Vec<HandBack> = claimed.into_iter().map(|job| HandBack::untouched(job.lease)).collect();
-        if back.is_empty() {
-            return;
-        }
         if let Err(error) = self.requeue(&back).await {
             let error = crate::catch::with_sources(&error);
             tracing::error!(target: "winddown", jobs = back.len(), error,
@@ -280,7 +277,7 @@ impl<Q: Queue> Queue for Strict<Q> {
             }
         }
         for number in numbers {
-            if claimed.is_empty() || claimed.len() >= max {
+            if claimed.len() >= max {
                 break;
             }
             // What was claimed is to be worked on, whatever the others say; a name that is too long for one is told once there is nothing.

@@ -227,3 +227,11 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
+
+/// A number in a table; a dash where there is none.
+pub fn figure(value: f64, digits: usize) -> String {
+    match value.is_finite() {
+        true => format!("{value:.digits$}"),
+        false => "-".to_owned(),
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::idle::Idle;
 use crate::link::{EACH_WAY, Link};
-use crate::measure::{Load, Speed, Tally};
+use crate::measure::{Load, Speed, Tally, figure};
 use crate::run::{Worker, fill};
 use crate::server::Server;
 use crate::speed::{AT_ONCE, Seen};
@@ -35,7 +35,8 @@ pub fn print(server: &Server, ways: &[&dyn Way], ours: usize, targets: &mut Targ
         print!("{:<28}", way.name());
         for nth in 0..AT_ONCE.len() {
             let ratio = seen[n].ratio(&seen[0], nth, Speed::a_second);
-            print!(" |{:>7.0}/s {ratio:>6.2}", seen[n].median(nth, Speed::a_second));
+            let a_second = figure(seen[n].median(nth, Speed::a_second), 0);
+            print!(" |{a_second:>7}/s {:>6}", figure(ratio, 2));
             if n == ours {
                 let what = format!("slow link: {} at once, of what batching allows", AT_ONCE[nth]);
                 targets.at_least(&what, ratio, 0.9);

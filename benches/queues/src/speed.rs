@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::measure::{Load, Speed, Tally, median};
+use crate::measure::{Load, Speed, Tally, figure, median};
 use crate::run::{Worker, fill};
 use crate::server::Server;
 use crate::targets::Targets;
@@ -85,10 +85,11 @@ impl Case {
             for n in 0..AT_ONCE.len() {
                 let ratio = one.ratio(&seen[0], n, Speed::a_second);
                 print!(
-                    " |{:>7.0}/s {ratio:>6.2} {:>5.2} µs {:>5.2} µs",
-                    one.median(n, Speed::a_second),
-                    one.median(n, Speed::by_worker),
-                    one.median(n, Speed::by_server)
+                    " |{:>7}/s {:>6} {:>5} µs {:>5} µs",
+                    figure(one.median(n, Speed::a_second), 0),
+                    figure(ratio, 2),
+                    figure(one.median(n, Speed::by_worker), 2),
+                    figure(one.median(n, Speed::by_server), 2)
                 );
             }
             println!();
@@ -109,7 +110,10 @@ impl Case {
                 let ratio = seen[1].ratio(&seen[peer], n, Speed::a_second);
                 let what =
                     format!("{payload} B, {backlog}: {} at once, of {}", AT_ONCE[n], ways[peer].name());
-                targets.at_least(&what, ratio, 3.0);
+                match seen[peer].did_nothing(n) {
+                    true => targets.none(&what, "the peer did nothing"),
+                    false => targets.at_least(&what, ratio, 3.0),
+                }
             }
         }
     }
@@ -128,6 +132,11 @@ pub fn judge_flat(targets: &mut Targets, payload: usize, few: &Seen, many: &Seen
 impl Seen {
     pub fn push(&mut self, n: usize, speed: Speed) {
         self.0[n].push(speed);
+    }
+
+    /// Not one job in any round.
+    pub fn did_nothing(&self, n: usize) -> bool {
+        self.0[n].iter().all(|speed| speed.jobs == 0)
     }
 
     pub fn median(&self, n: usize, what: fn(&Speed) -> f64) -> f64 {

@@ -4,6 +4,7 @@
 pub struct Targets {
     lines: Vec<String>,
     missed: usize,
+    none: usize,
 }
 
 // === impl Targets ===
@@ -17,6 +18,12 @@ impl Targets {
         self.judge(found <= most, format!("{what}: {found:.2} ≤ {most}"));
     }
 
+    /// There is nothing to judge.
+    pub fn none(&mut self, what: &str, why: &str) {
+        self.none += 1;
+        self.lines.push(format!("{:<6}  {what}: {why}", "none"));
+    }
+
     fn judge(&mut self, met: bool, line: String) {
         self.missed += usize::from(!met);
         self.lines.push(format!("{:<6}  {line}", if met { "met" } else { "MISSED" }));
@@ -25,9 +32,10 @@ impl Targets {
     pub fn print(&self) {
         println!("\nTargets");
         self.lines.iter().for_each(|line| println!("{line}"));
-        match self.missed {
-            0 => println!("every target is met"),
-            missed => println!("{missed} targets MISSED in this run"),
+        match (self.missed, self.none) {
+            (0, 0) => println!("every target is met"),
+            (0, none) => println!("every target is met, but for {none} that cannot be judged"),
+            (missed, _) => println!("{missed} targets MISSED in this run"),
         }
     }
 }

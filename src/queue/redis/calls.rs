@@ -181,14 +181,13 @@ impl Call<'_> {
         };
     }
 
-    /// The answer came, with what was claimed, if anything, at about `now` (µs, by the server's clock).
+    /// The answer came, with what was claimed, at about `now` (µs, by the server's clock). The epoch is 0 where nothing was: older than all
+    /// that is kept.
     pub(super) fn answered(mut self, epoch: u64, now: u64) {
         let mut all = self.calls.known();
         let Some(known) = all.owners.get_mut(self.owner) else { return };
-        if epoch > 0 {
-            known.last = known.last.max(epoch);
-            known.recent.push(epoch);
-        }
+        known.last = known.last.max(epoch);
+        known.recent.push(epoch);
         let put_back = self.lost.is_some();
         if let Some(unsure) = known.unsure.as_mut().filter(|_| put_back) {
             // All that is older is put back by now.

@@ -71,7 +71,7 @@ struct State {
     looked: bool,
     running: bool,
     stopping: bool,
-    /// The connection that blocks, by its number at the server.
+    /// The connection that blocks, by its number at the server; of no meaning where nothing runs.
     blocked: Option<i64>,
     failures: u32,
 }
@@ -302,10 +302,8 @@ impl Waiter {
     /// Takes the hint, if there is one.
     fn take_hint(&self) -> bool {
         self.state.send_if_modified(|state| {
-            let hint = state.hint || state.taken;
-            if state.hint {
-                (state.hint, state.taken) = (false, true);
-            }
+            let hint = std::mem::take(&mut state.hint);
+            state.taken |= hint;
             hint
         })
     }
@@ -354,7 +352,7 @@ impl Drop for Stopping<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|state| (state.running, state.blocked) = (false, None));
+        self.0.send_modify(|state| state.running = false);
     }
 }
 

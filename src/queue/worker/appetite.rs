@@ -39,8 +39,9 @@ impl Appetite {
         self.hinted && Instant::now() >= self.not_before
     }
 
-    pub(super) fn not_before(&self) -> Instant {
-        self.not_before
+    /// When it is due, where the queue has hinted at something and is to be left alone for a while.
+    pub(super) fn due_later(&self) -> Option<Instant> {
+        Some(self.not_before).filter(|at| self.hinted && *at > Instant::now())
     }
 
     pub(super) fn has_plenty(&self) -> bool {

@@ -127,7 +127,8 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         self.most.saturating_sub(held).saturating_sub(self.reserved)
     }
 
-    /// What to say now, with so many done, and room for so many where something is to be claimed; nothing where it is better to wait.
+    /// What to say now, with so many done, and room for so many, or for none but in place of those, where something is to be claimed; nothing
+    /// where it is better to wait.
     pub(super) fn next(&self, done: usize, room: Option<usize>, plenty: bool) -> Option<Next> {
         let enough = self.enough()?;
         let size = if plenty && room.is_some() && self.overlap() { self.part() } else { BATCH };
@@ -136,7 +137,7 @@ impl<'a, Q: Queue> Calls<'a, Q> {
         (acks.max(max) >= enough).then_some(Next { acks, max })
     }
 
-    /// How many jobs must be done for a call to begin, as things are; nothing where that does not depend on it.
+    /// How many jobs a call must ack or claim to be worth beginning, as things are; nothing where none may begin, however many they are.
     pub(super) fn enough(&self) -> Option<usize> {
         if self.left_alone_until().is_some() {
             return None;

@@ -57,7 +57,9 @@ pub(super) enum Stage {
 /// Why a handler is to be cut, whatever it is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
+    /// The queue has said that it is somebody else's.
     Told = 1,
+    /// It was not renewed in time: nobody knows.
     Late = 2,
 }
 

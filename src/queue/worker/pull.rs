@@ -65,8 +65,10 @@ async fn end_waits<Q: Queue>(desk: &Desk<Q>, mut waits: Receiver<()>) {
 
 /// Claims, runs and acks until the stop has begun and the last job is settled.
 ///
-/// What is done while calls to the queue are under way is acked with the next; [`Calls`] knows when that may begin. A call is awaited in
-/// any case: what comes of a claim that was begun before the stop goes back untouched.
+/// Each turn takes what is done, and begins a call where that pays, which is the next turn's beginning. Otherwise it waits: for an answer,
+/// for enough that is done, for a hint of the queue, for a moment, or for the stop. [`Calls`] knows when a call may begin, and
+/// [`Appetite`] whether there may be something to claim. A call is awaited in any case: what comes of a claim that was begun before the
+/// stop goes back untouched.
 async fn pull<Q, H>(crew: &Arc<Crew<Q, H>>, intake: &Intake<Leased<Q::Item>>, mut waits: Waits)
 where
     Q: Queue,
@@ -91,9 +93,8 @@ where
         }
         let held = desk.flights.len();
         let plenty = appetite.has_plenty();
-        let claims = pulls && calls.may_claim(plenty);
-        let room = (claims && appetite.is_due()).then(|| calls.room(held));
-        if let Some(Next { acks, max }) = calls.next(done.len(), room, plenty) {
+        let room = (pulls && calls.may_claim(plenty)).then(|| calls.room(held));
+        if let Some(Next { acks, max }) = calls.next(done.len(), room.filter(|_| appetite.is_due()), plenty) {
             let again = repeated.min(acks);
             repeated -= again;
             calls.begin(done.drain(..acks).collect(), again, max).await;
@@ -102,14 +103,14 @@ where
         if stopping && held == 0 && calls.is_empty() {
             return;
         }
-        let hungry = claims && calls.room(held) > 0;
+        let hungry = room.is_some_and(|room| room > 0);
         let asks = hungry
             && !appetite.is_hinted()
             && calls.leave_room_for_ready()
             && !desk.ending_waits.load(Ordering::SeqCst);
         waits.over &= !asks;
-        let later = (hungry && appetite.is_hinted()).then(|| appetite.not_before());
-        let look_again = later.filter(|at| *at > Instant::now()).into_iter().chain(calls.look_again()).min();
+        let due_later = appetite.due_later().filter(|_| hungry);
+        let look_again = due_later.into_iter().chain(calls.look_again()).min();
         crew.tell_at(calls.enough().map_or(usize::MAX, |enough| enough.saturating_sub(done.len()).max(1)));
         tokio::select! {
             // Answers first: they tell most.

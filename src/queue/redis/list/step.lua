@@ -48,6 +48,7 @@ while ARGV[at] do
     local were = my.release(token, i, j)
     for k = 1, n do
       local id = ARGV[i + k - 1]
+      -- Nothing where all were: that is a claim of a single job, which is named more than once here.
       if not were or were[k] == 1 then
         call('HDEL', jobs, id)
         call('HDEL', p .. 'meta', id)
